@@ -1,0 +1,64 @@
+# Two commands to know: `make run` and `make test`. `make help` lists the rest.
+# Every target sets the environment up first; only Python 3.11+ and a package index are needed.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV := $(shell command -v uv 2>/dev/null)
+
+.PHONY: help setup run lint format test conformance mutants bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make .venv with the locked versions (does nothing when it is up to date)
+
+$(READY): pyproject.toml locks/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with PYTHON=python3.12"; exit 1; }
+	@rm -f $@
+ifneq ($(UV),)
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes locks/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+else
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement locks/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+endif
+	@touch $@
+
+run: setup ## rehearse a day of load on one topic and see it split and merge, with reasons
+	$(BIN)/scalable-topics rehearse
+
+lint: setup ## ruff, strict types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup ## the whole test suite, on all cores
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+conformance: setup ## run a cases file: make conformance CASES=path
+	$(BIN)/python -m tests.conformance $(or $(CASES),tests/conformance/cases.json)
+
+mutants: setup ## mutation testing of model/ and policy/ (up to 45 minutes)
+	$(BIN)/python -m tests.mutants
+
+bench: setup ## measure the core; writes docs/benchmarks.md and docs/benchmarks.json
+	$(BIN)/python -m tests.bench
+
+lock: ## resolve the newest allowed versions into locks/ (hashes, no index addresses)
+	$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/python -m pip install --quiet uv
+	$(VENV)-lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --upgrade --quiet -o locks/dev.txt
+	$(VENV)-lock/bin/uv pip compile pyproject.toml --extra spark --extra pulsar -c locks/dev.txt --universal --python-version 3.11 --generate-hashes --no-header --upgrade --quiet -o locks/extras.txt
+	@rm -rf $(VENV)-lock
+
+clean: ## remove what setup and the tools made
+	rm -rf $(VENV) $(VENV)-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants build dist *.egg-info

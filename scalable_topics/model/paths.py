@@ -1,0 +1,64 @@
+"""Where things are kept in the metadata store: every key, in one place.
+
+Names are percent-encoded, so a name is always exactly one path element and no name can reach into another's
+subtree.
+"""
+
+from typing import Final
+
+from scalable_topics.model.names import TopicName, encode
+
+DEFAULT_ROOT: Final = "/scalable-topics"
+
+
+class StorePaths:
+    """The keys under one root."""
+
+    def __init__(self, root: str = DEFAULT_ROOT) -> None:
+        self.root = root.rstrip("/")
+
+    def record(self, topic: TopicName) -> str:
+        return f"{self.root}/topics/{_element(topic)}"
+
+    def controller(self, topic: TopicName) -> str:
+        return f"{self.record(topic)}/controller"
+
+    def subscription(self, topic: TopicName, subscription: str) -> str:
+        return f"{self.record(topic)}/subscriptions/{encode(subscription)}"
+
+    def assignment(self, topic: TopicName, subscription: str) -> str:
+        return f"{self.subscription(topic, subscription)}/assignment"
+
+    def consumer(self, topic: TopicName, subscription: str, consumer: str) -> str:
+        return f"{self.subscription(topic, subscription)}/consumers/{encode(consumer)}"
+
+    def load(self, topic: TopicName, segment_id: int) -> str:
+        return f"{self.record(topic)}/segments/{segment_id}/load"
+
+    def owner(self, topic: TopicName, segment_id: int) -> str:
+        return f"{self.record(topic)}/segments/{segment_id}/owner"
+
+    def drained(self, topic: TopicName, segment_id: int, subscription: str) -> str:
+        return f"{self.record(topic)}/segments/{segment_id}/drained/{encode(subscription)}"
+
+    def index(self, topic: TopicName) -> str:
+        return f"{self.root}/index/{_element(topic)}"
+
+    def journal(self, topic: TopicName, sequence: int) -> str:
+        return f"{self.root}/journal/{_element(topic)}/{sequence:020d}"
+
+    def garbage(self, incarnation: str) -> str:
+        return f"{self.root}/garbage/{incarnation}"
+
+    def broker(self, broker_id: str) -> str:
+        return f"{self.root}/brokers/{encode(broker_id)}"
+
+    def reporter(self, broker_id: str) -> str:
+        return f"{self.broker(broker_id)}/reporter"
+
+    def policies(self, tenant: str, namespace: str) -> str:
+        return f"{self.root}/namespaces/{encode(tenant)}/{encode(namespace)}/policies"
+
+
+def _element(topic: TopicName) -> str:
+    return f"{encode(topic.tenant)}/{encode(topic.namespace)}/{encode(topic.local)}"

@@ -1,0 +1,57 @@
+"""What a later version wrote into a document and this one carries along.
+
+`find_unknown` compares a document as it was read with what we understood of it; `restore_unknown` says the rest
+again when the document is written. A remark is bound to what it was made about: the remark on segment 3 goes when
+segment 3 goes, and what was said of one operation is never said of the next.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Unknown(Struct, frozen=True):
+    """Fields we do not know of one object or list, and of what lies within it (by name, or by position in a list)."""
+
+    fields: Mapping[str, object]
+    within: Mapping[str, "Unknown"]
+    identity: object = None
+    """The `id` of the object, if it has one."""
+
+
+def find_unknown(raw: object, known: object) -> Unknown | None:
+    """What `raw` says beyond `known`; None when it says nothing more."""
+    fields: dict[str, object] = {}
+    pairs: list[tuple[str, object, object]] = []
+    identity = None
+    if isinstance(raw, dict) and isinstance(known, dict):
+        fields = {name: value for name, value in raw.items() if name not in known}
+        pairs = [(name, raw[name], value) for name, value in known.items() if name in raw]
+        identity = known.get("id")
+    elif isinstance(raw, list) and isinstance(known, list):
+        pairs = [(str(index), *pair) for index, pair in enumerate(zip(raw, known, strict=True))]
+    within = {name: unknown for name, *pair in pairs if (unknown := find_unknown(*pair))}
+    return Unknown(fields, within, identity) if fields or within else None
+
+
+def restore_unknown(known: object, unknown: Unknown | None) -> object:
+    """`known` with everything that still applies to it."""
+    if unknown is None:
+        return known
+    if isinstance(known, dict):
+        if known.get("id") != unknown.identity:
+            return known
+        restored = {name: restore_unknown(value, unknown.within.get(name)) for name, value in known.items()}
+        return {**restored, **unknown.fields}
+    if isinstance(known, (list, tuple)):
+        by_identity = {remark.identity: remark for remark in unknown.within.values() if remark.identity is not None}
+        return [
+            restore_unknown(
+                value,
+                by_identity.get(value["id"])
+                if isinstance(value, dict) and "id" in value
+                else unknown.within.get(str(index)),
+            )
+            for index, value in enumerate(known)
+        ]
+    return known

@@ -1,0 +1,1 @@
+"""What travels between processes: REST bodies and stream frames. Knows no asyncio."""
