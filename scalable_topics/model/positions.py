@@ -7,7 +7,6 @@ are there.
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
-from functools import total_ordering
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -25,7 +24,6 @@ class Sentinel(StrEnum):
     LATEST = "LATEST"
 
 
-@total_ordering
 class MessageId(Struct, frozen=True, eq=False):
     """Where a message is. `vector` is where its consumer stood in every segment when it was received.
 
@@ -42,8 +40,21 @@ class MessageId(Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, MessageId) else NotImplemented
 
+    def __ne__(self, other: object) -> bool:
+        # A Struct compares for inequality by itself, so it has to be told twice.
+        return not self == other
+
     def __lt__(self, other: "MessageId") -> bool:
         return self._key() < other._key()
+
+    def __le__(self, other: "MessageId") -> bool:
+        return self._key() <= other._key()
+
+    def __gt__(self, other: "MessageId") -> bool:
+        return self._key() > other._key()
+
+    def __ge__(self, other: "MessageId") -> bool:
+        return self._key() >= other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())

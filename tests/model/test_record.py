@@ -1,0 +1,297 @@
+"""The record: one spelling, nothing lost, nothing believed."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from scalable_topics.model.errors import DecodeError, InvalidArgument
+from scalable_topics.model.layout import SegmentLayout, initial_layout
+from scalable_topics.model.operation import FinishedOperation, Operation, OperationKind, Outcome, Phase
+from scalable_topics.model.record import MigratedFrom, TopicRecord, TopicState, decode_record, encode_record
+from scalable_topics.model.replacements import merge, split
+from tests.strategies import layouts
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+longs = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def operations(draw: st.DrawFn, layout: SegmentLayout) -> Operation | None:
+    divisible = [segment.segment_id for segment in layout.active if segment.hash_range.size > 1]
+    if not divisible or draw(st.booleans()):
+        return None
+    return Operation(
+        id=draw(texts),
+        kind=OperationKind.SPLIT,
+        phase=draw(st.sampled_from(Phase)),
+        replacements=split(layout, {draw(st.sampled_from(divisible)): 2}, at_ms=5),
+        reason=draw(texts),
+        by=draw(texts),
+        started_at_ms=draw(longs),
+        request_key=draw(st.none() | texts),
+    )
+
+
+@st.composite
+def records(draw: st.DrawFn) -> TopicRecord:
+    layout = draw(layouts(max_ops=4))
+    finished = st.builds(
+        FinishedOperation,
+        id=texts,
+        kind=st.sampled_from(OperationKind),
+        outcome=st.sampled_from(Outcome),
+        finished_at_ms=longs,
+        request_key=st.none() | texts,
+    )
+    return TopicRecord(
+        incarnation=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
+        state=draw(st.sampled_from(TopicState)),
+        layout=layout,
+        properties=draw(st.dictionaries(texts, texts, max_size=3)),
+        auto_scale_policy=draw(st.none() | st.just({"maxSegments": 4, "splitCooldownSeconds": 0.5})),
+        operation=draw(operations(layout)),
+        recent_operations=tuple(draw(st.lists(finished, max_size=3, unique_by=lambda entry: entry.id))),
+        garbage=tuple(draw(st.lists(texts, max_size=2))),
+        subscriptions_revision=draw(longs),
+        load_source=draw(st.none() | texts),
+        migrated_from=draw(st.none() | st.builds(MigratedFrom, texts, st.integers(0, 5))),
+    )
+
+
+@given(records())
+def test_round_trip_is_byte_identical(record: TopicRecord) -> None:
+    data = encode_record(record)
+
+    assert decode_record(data) == record
+    assert encode_record(decode_record(data)) == data
+
+
+def with_remarks(document: Any, data: st.DataObject) -> Any:
+    """The same document as a later version might have written it: more fields, here and there."""
+    if isinstance(document, dict):
+        remarked = {name: with_remarks(value, data) for name, value in document.items()}
+        if not all(name.isdigit() for name in remarked) and data.draw(st.booleans()):
+            remarked["x-later"] = data.draw(st.sampled_from([1, None, "text", {"a": [1, {"b": 2}]}, [], 2.5]))
+        return remarked
+    return [with_remarks(value, data) for value in document] if isinstance(document, list) else document
+
+
+@given(records(), st.data())
+def test_unknown_fields_survive_a_read_modify_write(record: TopicRecord, data: st.DataObject) -> None:
+    document = json.loads(encode_record(record))
+    open_maps = {name: document.pop(name) for name in ("properties", "autoScalePolicy")}
+    later = {**with_remarks(document, data), **open_maps, "x-top": {"deep": [1]}}
+
+    read = decode_record(json.dumps(later).encode())
+    written = json.loads(encode_record(replace(read, subscriptions_revision=7)))
+
+    assert written == {**later, "subscriptionsRevision": 7}
+
+
+def test_remarks_go_with_what_they_were_about() -> None:
+    """Pitfall 7, taken further: everything that is not ours is copied, and only for as long as it means something."""
+    layout = initial_layout(2).apply(split(initial_layout(2), {0: 2}, at_ms=1), at_ms=1)
+    first = Operation(
+        id="a",
+        kind=OperationKind.MERGE,
+        phase=Phase.PREPARING,
+        replacements=merge(layout, [2, 3], at_ms=2),
+        reason="manual",
+        by="alice",
+        started_at_ms=2,
+    )
+    done = [
+        FinishedOperation(id=name, kind=OperationKind.SPLIT, outcome=Outcome.DONE, finished_at_ms=1) for name in "xy"
+    ]
+    document = json.loads(encode_record(TopicRecord(layout=layout, operation=first, recent_operations=tuple(done))))
+    document["segments"]["0"]["colour"] = "red"
+    document["segments"]["1"]["colour"] = "blue"
+    document["operation"]["mood"] = "calm"
+    document["operation"]["replacements"][0]["children"][0]["mood"] = "new"
+    document["recentOperations"][1]["mood"] = "old"
+    read = decode_record(json.dumps(document).encode())
+
+    def written(record: TopicRecord) -> Any:
+        return json.loads(encode_record(record))
+
+    assert written(read) == document
+    pruned = written(replace(read, layout=read.layout.prune([0])))
+    assert "colour" not in str(pruned["segments"].get("0"))
+    assert pruned["segments"]["1"]["colour"] == "blue"
+    assert "mood" not in str(written(replace(read, operation=replace(first, id="b")))["operation"])
+    assert written(replace(read, operation=None))["operation"] is None
+    moved = written(replace(read, recent_operations=read.recent_operations[1:]))["recentOperations"]
+    assert [entry.get("mood") for entry in moved] == ["old"]
+    dropped = written(replace(read, recent_operations=read.recent_operations[:1]))["recentOperations"]
+    assert [entry.get("mood") for entry in dropped] == [None]
+
+
+def test_pitfall_07_a_layout_change_keeps_policy_and_properties() -> None:
+    layout = initial_layout(1)
+    record = TopicRecord(layout=layout, properties={"owner": "alice"}, auto_scale_policy={"maxSegments": 3})
+
+    changed = replace(record, layout=layout.apply(split(layout, {0: 2}, at_ms=1), at_ms=1))
+    read = decode_record(encode_record(changed))
+
+    assert (read.properties, read.auto_scale_policy) == ({"owner": "alice"}, {"maxSegments": 3})
+
+
+def test_the_field_names_are_the_pips() -> None:
+    layout = initial_layout(1).apply(split(initial_layout(1), {0: 2}, at_ms=8), at_ms=9)
+
+    document = json.loads(encode_record(TopicRecord(layout=layout)))
+
+    assert list(document)[:5] == ["epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy"]
+    assert document["segments"]["0"] == {
+        "segmentId": 0,
+        "hashRange": {"start": 0, "end": 65535},
+        "state": "SEALED",
+        "parentIds": [],
+        "childIds": [1, 2],
+        "createdAtEpoch": 0,
+        "sealedAtEpoch": 1,
+        "createdAtMs": 0,
+        "sealedAtMs": 9,
+        "createdBy": "INITIAL",
+        "mergeDepth": 0,
+        "entryBuckets": 4,
+        "legacyTopicName": None,
+    }
+
+
+def test_field_order_and_white_space_do_not_matter() -> None:
+    record = TopicRecord(layout=initial_layout(3), properties={"b": "1", "a": "2"})
+    document = json.loads(encode_record(record))
+    document["segments"] = dict(reversed(document["segments"].items()))
+    shuffled = json.dumps(dict(reversed(document.items())), indent=2).encode()
+
+    assert decode_record(shuffled) == record
+    assert encode_record(decode_record(shuffled)) == encode_record(record)
+
+
+VALID = json.loads(
+    encode_record(TopicRecord(layout=initial_layout(2).apply(split(initial_layout(2), {0: 2}, at_ms=1), at_ms=1)))
+)
+
+
+@pytest.mark.parametrize("name", ["epoch", "nextSegmentId", "segments", "properties", "incarnation", "state"])
+def test_missing_fields_are_named(name: str) -> None:
+    document = {key: value for key, value in VALID.items() if key != name}
+
+    with pytest.raises(DecodeError, match=name):
+        decode_record(json.dumps(document).encode(), subject="topic://t/n/x")
+
+
+@pytest.mark.parametrize("name", sorted(VALID["segments"]["0"].keys() - {"legacyTopicName"}))
+def test_missing_fields_of_a_segment_are_named(name: str) -> None:
+    document = json.loads(json.dumps(VALID))
+    del document["segments"]["0"][name]
+
+    with pytest.raises(DecodeError, match=rf"topic://t/n/x: .*{name}"):
+        decode_record(json.dumps(document).encode(), subject="topic://t/n/x")
+
+
+@pytest.mark.parametrize(
+    ("data", "story"),
+    [
+        (b"", "truncated"),
+        (b"\xff\xfe", "malformed"),
+        (b"[]", "Expected `object`"),
+        (b'{"x":' + b"[" * 100_000, "recursion"),
+        (json.dumps({**VALID, "epoch": float("nan")}).encode(), "malformed"),
+        (json.dumps({**VALID, "epoch": 1e400}).encode(), "malformed"),
+        (json.dumps({**VALID, "epoch": 10**30}).encode(), "is not a long"),
+        (json.dumps({**VALID, "epoch": "1" * 5000}).encode(), "Expected `int`"),
+        (json.dumps({**VALID, "incarnation": "xyz"}).encode(), "not an incarnation"),
+        (json.dumps({**VALID, "incarnation": "A" * 16}).encode(), "not an incarnation"),
+        (json.dumps({**VALID, "x": 0}).replace('"x": 0', '"x": ' + "9" * 5000).encode(), "Exceeds|out of range"),
+        (json.dumps({**VALID, "x": 0}).replace('"x": 0', '"x": 1, "x": 2').encode(), "'x' occurs twice"),
+        (json.dumps(VALID).replace('"0": {', '"1": {', 1).encode(), "segments 0 and 2 do not agree"),
+        (json.dumps({**VALID, "segments": {}}).encode(), "do not tile"),
+    ],
+)
+def test_hostile_records(data: bytes, story: str) -> None:
+    with pytest.raises(DecodeError, match=story):
+        decode_record(data)
+
+
+junk = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["ACTIVE", "SEALED", "SPLIT", "LEGACY", 0, 1, 2, 3, 32767, 65535, 2**63 - 1, -1]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def places(document: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a document."""
+    found: list[tuple[Any, Any]] = []
+    if isinstance(document, (dict, list)):
+        for key in document if isinstance(document, dict) else range(len(document)):
+            found += [(document, key), *places(document[key])]
+    return found
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_damaged_records_are_refused_or_sound_and_nothing_else(data: st.DataObject) -> None:
+    document = json.loads(json.dumps(VALID))
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(places(document)))
+        match data.draw(st.sampled_from(["replace", "delete", "copy"])):
+            case "delete":
+                del container[key]
+            case "copy":
+                other, there = data.draw(st.sampled_from(places(document)))
+                container[key] = json.loads(json.dumps(other[there]))
+            case _:
+                container[key] = data.draw(junk)
+        if not places(document):
+            break
+    damaged = json.dumps(document).encode()
+
+    try:
+        record = decode_record(damaged)
+    except DecodeError as error:
+        assert str(error)
+    else:
+        record.layout.check()
+        assert decode_record(encode_record(record)) == record
+
+
+@given(st.binary(max_size=64))
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_record(data)
+
+
+@given(st.data())
+def test_truncated_records_are_refused(data: st.DataObject) -> None:
+    whole = json.dumps(VALID).encode()
+
+    with pytest.raises(DecodeError):
+        decode_record(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_an_incarnation_is_sixteen_hex_digits() -> None:
+    assert TopicRecord(incarnation="0123456789abcdef").incarnation
+    for wrong in ("", "0" * 15, "0" * 17, "000000000000000G", "000000000000000A"):
+        with pytest.raises(InvalidArgument, match="16 lower-case hex digits"):
+            TopicRecord(incarnation=wrong)
+
+
+def test_records_encode_the_same_in_any_process() -> None:
+    """Equal records are equal bytes, which is what a compare on the value needs."""
+    record = TopicRecord(layout=initial_layout(2), properties={"a": "1"})
+
+    assert encode_record(record) == encode_record(decode_record(encode_record(record)))
+    assert msgspec.json.decode(encode_record(record))["segments"]["1"]["hashRange"] == {"start": 32768, "end": 65535}
