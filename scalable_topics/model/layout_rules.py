@@ -19,7 +19,10 @@ UNBORN_EPOCH: Final = -1
 
 
 _ACTIVE: Final = SegmentState.ACTIVE
+_SPLIT: Final = CreatedBy.SPLIT
 _MERGE: Final = CreatedBy.MERGE
+_REBUCKET: Final = CreatedBy.REBUCKET
+_MIGRATION: Final = CreatedBy.MIGRATION
 _STARTS_AT_DEPTH_0: Final = frozenset({CreatedBy.INITIAL, CreatedBy.LEGACY, CreatedBy.MIGRATION})
 
 
@@ -70,37 +73,34 @@ def _edge_problems(segments: Mapping[int, SegmentInfo]) -> Iterator[str]:
     for parent_id, child_id in sorted(both.symmetric_difference(from_parent)):
         yield f"segments {parent_id} and {child_id} do not agree on being parent and child, or one of them is missing"
     for parent_id, child_id in from_child:
-        if parent_id in segments:
-            yield from _descent_problems(segments[parent_id], segments[child_id])
+        if parent_id in segments and not _descends(segments[parent_id], segments[child_id]):
+            yield _impossible_descent(segments[parent_id], segments[child_id])
 
 
-def _descent_problems(parent: SegmentInfo, child: SegmentInfo) -> Iterator[str]:
-    """Ids only rise from parent to child, which is also what forbids a cycle."""
-    older, younger = parent.hash_range, child.hash_range
-    match child.created_by:
-        case CreatedBy.SPLIT:
-            follows = older.start <= younger.start and younger.end <= older.end and older != younger
-            deepens = child.merge_depth == parent.merge_depth
-        case CreatedBy.MERGE:
-            follows = younger.start <= older.start and older.end <= younger.end and older != younger
-            deepens = child.merge_depth > parent.merge_depth
-        case CreatedBy.REBUCKET:
-            follows = older == younger
-            deepens = child.merge_depth == parent.merge_depth
-        case CreatedBy.MIGRATION:
-            follows = parent.created_by is CreatedBy.LEGACY and older == FULL_RANGE
-            deepens = True
-        case _:
-            follows = deepens = False
-    if not (
-        follows
-        and deepens
-        and parent.segment_id < child.segment_id
-        and child.created_at_epoch <= parent.sealed_at_epoch
-        and parent.state is SegmentState.SEALED
+def _descends(parent: SegmentInfo, child: SegmentInfo) -> bool:
+    """Can this be its parent? Ids only rise from parent to child, which is also what forbids a cycle."""
+    older, younger, made_by = parent.hash_range, child.hash_range, child.created_by
+    if (
+        parent.segment_id >= child.segment_id
+        or child.created_at_epoch > parent.sealed_at_epoch
+        or parent.state is _ACTIVE
     ):
-        yield (
-            f"segment {child.segment_id} ({child.created_by}, {younger}, epoch {child.created_at_epoch},"
-            f" depth {child.merge_depth}) cannot come from segment {parent.segment_id} ({parent.state}, {older},"
-            f" epochs {parent.created_at_epoch} to {parent.sealed_at_epoch}, depth {parent.merge_depth})"
-        )
+        return False
+    if made_by is _SPLIT:
+        inside = older.start <= younger.start and younger.end <= older.end and older != younger
+        return inside and child.merge_depth == parent.merge_depth
+    if made_by is _MERGE:
+        around = younger.start <= older.start and older.end <= younger.end and older != younger
+        return around and child.merge_depth > parent.merge_depth
+    if made_by is _REBUCKET:
+        return older == younger and child.merge_depth == parent.merge_depth
+    return made_by is _MIGRATION and parent.created_by is CreatedBy.LEGACY and older == FULL_RANGE
+
+
+def _impossible_descent(parent: SegmentInfo, child: SegmentInfo) -> str:
+    return (
+        f"segment {child.segment_id} ({child.created_by}, {child.hash_range}, epoch {child.created_at_epoch},"
+        f" depth {child.merge_depth}) cannot come from segment {parent.segment_id} ({parent.state},"
+        f" {parent.hash_range}, epochs {parent.created_at_epoch} to {parent.sealed_at_epoch},"
+        f" depth {parent.merge_depth})"
+    )

@@ -21,6 +21,8 @@ class Unknown(Struct, frozen=True):
 
 def find_unknown(raw: object, known: object) -> Unknown | None:
     """What `raw` says beyond `known`; None when it says nothing more."""
+    if raw == known:
+        return None
     fields: dict[str, object] = {}
     pairs: list[tuple[str, object, object]] = []
     identity = None

@@ -234,7 +234,7 @@ def test_refusals_name_the_segment_and_a_way_out() -> None:
         merge(layout, [1], at_ms=2)
     with pytest.raises(CapReached, match="4 active segments, below minSegments 5"):
         merge(layout, [1, 2], at_ms=2, min_segments=5)
-    with pytest.raises(InvalidArgument, match="segment 5 .* do not touch"):
+    with pytest.raises(InvalidArgument, match=r"segment 5 .* do not touch"):
         merge(layout, [5, 2], at_ms=2)
     with pytest.raises(InvalidArgument, match="segment 1: it has 1 buckets already"):
         rebucket(layout, [1], 1, at_ms=2)

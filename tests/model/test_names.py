@@ -124,7 +124,7 @@ def test_local_names_may_hold_slashes_and_the_descriptor_follows_the_last() -> N
     "wrong", ["t/n/segment/x", "t/n/topic/x/0000-ffff-0", "t/n/segment/x/y/0000-ffff-0", "t/n/segment/%ff/0000-ffff-0"]
 )
 def test_storage_names_that_are_not_segments(wrong: str) -> None:
-    with pytest.raises(InvalidArgument, match="storage name|percent-encoded"):
+    with pytest.raises(InvalidArgument, match=r"storage name|percent-encoded"):
         SegmentName.decode(wrong)
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_scalable_or_opened() -> None:
     fleeting = TopicName.parse("non-persistent://t/n/x")
 
     assert not fleeting.is_persistent
-    with pytest.raises(Unsupported, match="non-persistent://t/n/x: .*use a persistent:// topic"):
+    with pytest.raises(Unsupported, match=r"non-persistent://t/n/x: .*use a persistent:// topic"):
         fleeting.to_scalable()
     with pytest.raises(Unsupported, match="non-persistent"):
         client_topic("non-persistent://t/n/x")

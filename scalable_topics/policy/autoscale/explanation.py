@@ -252,13 +252,14 @@ class _Telling:
         """
         if Guard.LOAD_UNKNOWN in guards:
             return None  # what is missing is a report, and nobody knows what it would say
-        changes: list[Change] = []
+        changes: dict[tuple[str, int | None], Change] = {}
         for guard in guards:
             lift = self._lift(guard, subject)
             if lift is None:
                 return None
-            changes += lift
-        return tuple(changes)
+            # Of two changes of one input the later is the further one: light enough to stay merged is below cold.
+            changes.update({(change.input, change.segment_id): change for change in lift})
+        return tuple(changes.values())
 
     def _lift(self, guard: Guard, subject: tuple[SegmentInfo, ...]) -> tuple[Change, ...] | None:
         e, view, policy = self.evaluation, self.view, self.policy

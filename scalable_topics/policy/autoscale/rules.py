@@ -8,7 +8,7 @@ the end.
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import cached_property
-from heapq import heapify, heapreplace
+from heapq import heapreplace, nsmallest
 from itertools import pairwise
 from typing import Final
 
@@ -208,7 +208,7 @@ class Evaluation:
             if known is not None:
                 a, b, c, d = known.rates
                 if a > in_msgs or b > in_bytes or c > out_msgs or d > out_bytes:
-                    found.append((self.score(segment), segment))
+                    found.append((max(a / in_msgs, b / in_bytes, c / out_msgs, d / out_bytes), segment))
         return found
 
     def score(self, segment: SegmentInfo) -> float:
@@ -257,13 +257,13 @@ class Evaluation:
         over, each with a bucket at least, are as many as the consumers.
         """
         yield from dict.fromkeys((*self.cold_guards(left), *self.cold_guards(right)))
-        a, b = self.view.load.get(left.segment_id), self.view.load.get(right.segment_id)
-        if (
-            a
-            and b
-            and any(x + y > limit for x, y, limit in zip(a.rates, b.rates, self.policy.split_thresholds, strict=True))
-        ):
+        load = self.view.load
+        if left.segment_id in load and right.segment_id in load and self._would_split_again(left, right):
             yield Guard.WOULD_SPLIT_AGAIN
+
+    def _would_split_again(self, left: SegmentInfo, right: SegmentInfo) -> bool:
+        a, b = self.view.load[left.segment_id].rates, self.view.load[right.segment_id].rates
+        return any(x + y > limit for x, y, limit in zip(a, b, self.policy.split_thresholds, strict=True))
 
     @cached_property
     def coldest_pair(self) -> tuple[SegmentInfo, SegmentInfo] | None:
@@ -277,7 +277,7 @@ class Evaluation:
         ]
         for _, _, i in sorted(candidates):
             pair = self.active[i], self.active[i + 1]
-            if not any(self.pair_guards(*pair)):
+            if not self._would_split_again(*pair):
                 return pair
         return None
 
@@ -325,8 +325,9 @@ def give(values: Iterable[tuple[float, SegmentInfo]], *, limit: int, enough: Cal
     Ties: fewer ways, wider range, lower id. Never more ways than hash values in the range. Keys in the order of the
     first gift.
     """
-    heap = [(-value, 1, *_tie_break(segment), value) for value, segment in values if segment.hash_range.size > 1]
-    heapify(heap)
+    # Whoever is not among the first `limit` now gets nothing: each of those would have to be given something first.
+    shares = ((-value, 1, *_tie_break(segment), value) for value, segment in values if segment.hash_range.size > 1)
+    heap = nsmallest(limit, shares)
     ways: dict[int, int] = {}
     while heap and limit > 0 and enough(-heap[0][0]):
         _, so_far, negative_size, segment_id, value = heap[0]

@@ -1,0 +1,408 @@
+"""Decisions: the rules as written, the limits never broken, and an explanation that is the decision."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from scalable_topics.model.autoscale_policy import AutoScalePolicy, resolve_policy
+from scalable_topics.model.errors import InvalidArgument
+from scalable_topics.model.hash_range import RING_SIZE
+from scalable_topics.model.layout import SegmentLayout, initial_layout
+from scalable_topics.model.load import METRICS
+from scalable_topics.model.replacements import merge, rebucket, split
+from scalable_topics.model.subscription import SubscriptionType
+from scalable_topics.policy.autoscale import (
+    Bound,
+    Change,
+    ConsumerCount,
+    Finding,
+    Guard,
+    KnownLoad,
+    Merge,
+    NoAction,
+    Reason,
+    Rebucket,
+    Rule,
+    Split,
+    TopicView,
+    decide,
+    describe,
+    explain,
+)
+from scalable_topics.policy.autoscale.rules import RULES, Evaluation
+from scalable_topics.policy.rehearsal import replacements_of
+from tests.policy import reference
+from tests.strategies import policies, views
+
+COLD = KnownLoad((0.0, 0.0, 0.0, 0.0), 600_000)
+
+
+def msgs(rate: float, cold_ms: float = 0) -> KnownLoad:
+    return KnownLoad((rate, 0.0, 0.0, 0.0), cold_ms)
+
+
+def streams(count: int, restored: int = 0) -> dict[str, ConsumerCount]:
+    return {"sub": ConsumerCount(SubscriptionType.STREAM, count, restored)}
+
+
+@settings(max_examples=300)
+@given(views(), policies())
+def test_the_rules_are_the_written_ones(view: TopicView, policy: AutoScalePolicy) -> None:
+    assert decide(view, policy) == reference.decide(view, policy)
+
+
+@settings(max_examples=80)
+@given(views(), policies(), st.randoms(use_true_random=False))
+def test_the_order_of_dictionaries_does_not_matter(
+    view: TopicView, policy: AutoScalePolicy, rng: random.Random
+) -> None:
+    def shuffled(mapping: Any) -> Any:
+        items = list(mapping.items())
+        rng.shuffle(items)
+        return dict(items)
+
+    layout = view.layout
+    other = replace(
+        view,
+        load=shuffled(view.load),
+        consumers=shuffled(view.consumers),
+        layout=SegmentLayout(layout.epoch, layout.next_segment_id, shuffled(layout.segments)),
+    )
+
+    assert decide(other, policy) == decide(view, policy)
+    assert explain(other, policy) == explain(view, policy)
+
+
+@settings(max_examples=150)
+@given(views(), policies())
+def test_no_decision_breaks_a_cap_or_a_cool_down(view: TopicView, policy: AutoScalePolicy) -> None:
+    """Caps and cool-downs are checked on what the decision does, not on how it was reached."""
+    decision = decide(view, policy)
+    change = replacements_of(decision, view.layout, policy, at_ms=99)
+    before = len(view.layout.active)
+    if change is None:
+        return
+    after = view.layout.apply(change, at_ms=99)
+    after.check()
+
+    assert policy.enabled
+    assert all(
+        segment.bucket_count <= max(policy.entry_bucket_max_per_segment, policy.entry_bucket_budget, 32)
+        for segment in after.active
+    )
+    match decision:
+        case Split(ways=ways):
+            assert before < len(after.active) <= policy.max_segments
+            assert len(after.active) - before <= policy.max_new_segments_per_evaluation
+            assert ways.keys() <= view.load.keys()
+            assert (view.since_last_split_ms or 10**9) >= policy.split_cooldown_seconds * 1000
+        case Merge(segment_ids=(left, right)):
+            assert len(after.active) >= policy.min_segments
+            assert (
+                view.since_last_merge_ms is None
+            ) or view.since_last_merge_ms >= policy.merge_cooldown_seconds * 1000
+            busiest = max((c.connected + c.restored for c in view.consumers.values() if c.type != "QUEUE"), default=0)
+            assert len(after.active) >= busiest
+            assert {left, right} <= view.load.keys()
+            child = after.segments[after.segments[left].child_ids[0]]
+            assert child.merge_depth <= policy.max_dag_depth
+        case Rebucket():
+            assert len(after.active) == before
+
+
+@settings(max_examples=150)
+@given(views(), policies())
+def test_an_explanation_is_the_decision(view: TopicView, policy: AutoScalePolicy) -> None:
+    explanation = explain(view, policy)
+    decision = explanation.decision
+    acting = [finding for finding in explanation.findings if finding.acts and finding.rule is not Rule.SWITCH]
+
+    assert decision == decide(view, policy)
+    assert str(explanation).splitlines()[-1] == f"decision: {describe(decision)}"
+    assert {finding.rule for finding in explanation.findings} >= {rule for rule, _ in RULES} - {Rule.MERGE}
+    subjects = {segment_id for finding in acting for segment_id in finding.subject}
+    match decision:
+        case NoAction():
+            assert acting == []
+        case Split(ways=ways, reason=reason):
+            assert {finding.rule for finding in acting} == {explanation.rule}
+            assert subjects == (set() if reason is Reason.CONSUMER_COUNT else set(ways))
+        case Merge(segment_ids=segment_ids):
+            assert [finding.subject for finding in acting] == [segment_ids]
+        case Rebucket():
+            assert [finding.rule for finding in acting] == [explanation.rule]
+    for finding in explanation.findings:
+        assert str(finding)
+        assert finding.guard == (finding.guards[0] if finding.guards else None)
+        assert len(set(finding.guards)) == len(finding.guards)
+
+
+def rule_fires(view: TopicView, policy: AutoScalePolicy, rule: Rule) -> bool:
+    evaluation = Evaluation(view, policy)
+    if rule is Rule.SWITCH:
+        return not any(evaluation.switch_guards())
+    return dict(RULES)[rule](evaluation) is not None
+
+
+def subject_acts(view: TopicView, policy: AutoScalePolicy, finding: Finding) -> bool:
+    """Does the rule, asked by itself, act on this very subject?"""
+    decision = dict(RULES)[finding.rule](Evaluation(view, policy))
+    match decision:
+        case Split(ways=ways):
+            return not finding.subject or finding.subject[0] in ways
+        case Merge(segment_ids=segment_ids):
+            return finding.subject == segment_ids
+        case _:
+            return decision is not None
+
+
+def applied(
+    view: TopicView, policy: AutoScalePolicy, change: Change, short_of_it: bool = False
+) -> tuple[TopicView, AutoScalePolicy]:
+    """The inputs just across the line that a change draws; or, `short_of_it`, just before it."""
+    fraction = change.input in METRICS or change.input.endswith(("Threshold", "Seconds"))
+    step = max(abs(change.to) * 1e-9, 1e-9) if fraction else 1
+    across = {
+        Bound.AT_LEAST: (change.to, change.to - step),
+        Bound.AT_MOST: (change.to, change.to + step),
+        Bound.ABOVE: (change.to + step, change.to),
+        Bound.BELOW: (change.to - step, change.to),
+    }[change.bound]
+    value = across[1] if short_of_it else across[0]
+    if change.segment_id is not None:
+        load = view.load[change.segment_id]
+        if change.input == "coldMs":
+            load = KnownLoad(load.rates, max(0, value))
+        else:
+            index = [*map(str, METRICS)].index(change.input)
+            rates = list(load.rates)
+            rates[index] = max(0.0, value)
+            load = KnownLoad((rates[0], rates[1], rates[2], rates[3]), load.cold_ms)
+        return replace(view, load={**view.load, change.segment_id: load}), policy
+    names = {
+        "recordBytes": "record_bytes",
+        "sinceLastSplitMs": "since_last_split_ms",
+        "sinceLastMergeMs": "since_last_merge_ms",
+        "sinceLastRebucketMs": "since_last_rebucket_ms",
+        "demandLowMs": "demand_low_ms",
+    }
+    if change.input in names:
+        return replace(view, **{names[change.input]: value}), policy
+    if change.input in {"consumers", "streamConsumers", "consumersWithRestored"}:
+        return replace(view, consumers=_with_consumers(change, int(value))), policy
+    if change.input == "enabled":
+        return view, replace(policy, enabled=value >= 1)
+    fields = {**to_builtins(policy), change.input: value if fraction else int(value)}
+    if change.input == "entryBucketMaxPerSegment" and value < 1:
+        return view, policy
+    return view, resolve_policy(fields)
+
+
+def _with_consumers(change: Change, value: int) -> dict[str, ConsumerCount]:
+    if change.bound in {Bound.AT_LEAST, Bound.ABOVE}:
+        return {"new": ConsumerCount(SubscriptionType.STREAM, max(0, value))}
+    if change.input == "consumersWithRestored":
+        return {"new": ConsumerCount(SubscriptionType.CHECKPOINT, 0, max(0, value))}
+    return {"new": ConsumerCount(SubscriptionType.STREAM, max(0, value))}
+
+
+@settings(max_examples=200)
+@given(views(), policies())
+def test_a_flip_flips(view: TopicView, policy: AutoScalePolicy) -> None:
+    """Make the changes that a finding names, and the rule does the opposite; leave one out, and it does not."""
+    for finding in explain(view, policy).findings:
+        if finding.flip is None or (finding.rule is Rule.MERGE and len(finding.flip) > 3):
+            continue
+        fired = rule_fires(view, policy, finding.rule)
+        changed = view, policy
+        for change in finding.flip:
+            changed = applied(*changed, change)
+        if finding.rule is Rule.SWITCH:
+            guards = set(Evaluation(*changed).switch_guards())
+            tripped = Guard.DISABLED if finding.measure == "enabled" else Guard.RECORD_TOO_LARGE
+            assert (tripped in guards) is finding.acts, str(finding)
+        elif finding.acts:
+            assert not subject_acts(*changed, finding), str(finding)
+        elif finding.rule is Rule.LOAD_SPLIT:
+            assert subject_acts(*changed, finding), str(finding)
+        else:
+            assert not fired
+            assert rule_fires(*changed, finding.rule), str(finding)
+            for index, short in enumerate(finding.flip):
+                almost = view, policy
+                for other, change in enumerate(finding.flip):
+                    if other != index:
+                        almost = applied(*almost, change)
+                assert not rule_fires(*almost, finding.rule), f"{short} is not needed: {finding}"
+                if short.input not in METRICS:
+                    assert not rule_fires(*applied(*almost, short, short_of_it=True), finding.rule), (
+                        f"{short}: {finding}"
+                    )
+
+
+def test_an_explanation_reads_well() -> None:
+    view = TopicView(
+        layout=initial_layout(3),
+        load={0: msgs(12_000), 1: msgs(9_000)},
+        consumers=streams(1),
+        since_last_split_ms=10_000,
+    )
+
+    assert (
+        str(explain(view, AutoScalePolicy(max_segments=3)))
+        == """\
+SWITCH: enabled 1 against 1: acts; flips \
+with enabled below 1
+SWITCH: recordBytes 0 against 524288: acts; flips \
+with recordBytes at least 524288
+CONSUMER_SPLIT: consumers 1 against 3: held back by NO_SURPLUS, MAX_SEGMENTS, SPLIT_COOLDOWN; flips \
+with consumers at least 4 and maxSegments at least 4 and sinceLastSplitMs at least 60000
+REBUCKET_UP: streamConsumers 1 against 3: held back by ENOUGH_BUCKETS; flips \
+with streamConsumers at least 4
+LOAD_SPLIT [0]: msgRateIn 12000 against 10000: held back by MAX_SEGMENTS, SPLIT_COOLDOWN; flips \
+with maxSegments at least 4 and sinceLastSplitMs at least 60000
+LOAD_SPLIT [1]: msgRateIn 9000 against 10000: held back by BELOW_THRESHOLD, MAX_SEGMENTS, SPLIT_COOLDOWN; flips \
+with msgRateIn of segment 1 above 12000 and maxSegments at least 4 and sinceLastSplitMs at least 60000
+LOAD_SPLIT [2]: msgRateIn unknown against 10000: held back by LOAD_UNKNOWN, MAX_SEGMENTS, SPLIT_COOLDOWN
+MERGE [0, 1]: msgRateIn 12000 against 1000: held back by MERGE_WINDOW, NOT_COLD, WOULD_SPLIT_AGAIN; flips \
+with coldMs of segment 0 at least 300000 and coldMs of segment 1 at least 300000 \
+and msgRateIn of segment 0 below 1000 and msgRateIn of segment 1 below 1000
+MERGE [1, 2]: msgRateIn unknown against 1000: held back by MERGE_WINDOW, NOT_COLD, LOAD_UNKNOWN
+REBUCKET_DOWN: demandLowMs unknown against 1.8e+06: held back by DEMAND_WINDOW, NOTHING_TO_LOWER
+decision: leave it as it is"""
+    )
+
+
+def test_margins_are_in_units_of_the_threshold() -> None:
+    view = TopicView(layout=initial_layout(2), load={0: msgs(12_000)})
+
+    by_subject = {(f.rule, f.subject): f for f in explain(view, AutoScalePolicy()).findings}
+
+    assert by_subject[Rule.LOAD_SPLIT, (0,)].margin == pytest.approx(0.2)
+    assert by_subject[Rule.LOAD_SPLIT, (1,)].margin is None
+    assert by_subject[Rule.MERGE, (0, 1)].observed is None
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (Split({1: 2, 4: 3}, Reason.MSG_RATE_IN), "split segment 1 into 2, segment 4 into 3 (msgRateIn)"),
+        (Merge((4, 2), Reason.COLD), "merge segments 4 and 2 (cold)"),
+        (Rebucket((1, 2), 8, Reason.IDLE_BUCKETS), "give segments [1, 2] 8 buckets (idle-buckets)"),
+        (NoAction(), "leave it as it is"),
+    ],
+)
+def test_decisions_in_words(decision: Any, text: str) -> None:
+    assert describe(decision) == text
+
+
+def test_views_refuse_the_impossible() -> None:
+    with pytest.raises(InvalidArgument, match="without active segments"):
+        TopicView(layout=SegmentLayout())
+    with pytest.raises(InvalidArgument, match="is not a rate"):
+        KnownLoad((-1.0, 0.0, 0.0, 0.0))
+    with pytest.raises(InvalidArgument, match="cannot have lasted -1 ms"):
+        KnownLoad((1.0, 0.0, 0.0, 0.0), -1)
+    for connected, restored in ((-1, 0), (0, -1)):
+        with pytest.raises(InvalidArgument, match="connected and"):
+            ConsumerCount(SubscriptionType.STREAM, connected, restored)
+
+
+def test_pitfall_56_idle_consumers_keep_their_segments() -> None:
+    view = TopicView(layout=initial_layout(4), load=dict.fromkeys(range(4), COLD), consumers=streams(4))
+
+    assert decide(view, AutoScalePolicy()) == NoAction()
+    assert isinstance(decide(replace(view, consumers=streams(3)), AutoScalePolicy()), Merge)
+    assert decide(replace(view, consumers=streams(2, restored=2)), AutoScalePolicy()) == NoAction()
+
+
+def test_pitfall_57_no_merge_while_consumers_are_in_surplus() -> None:
+    view = TopicView(
+        layout=initial_layout(2),
+        load={0: COLD, 1: COLD},
+        consumers=streams(3),
+        since_last_split_ms=0,
+        since_last_rebucket_ms=0,
+    )
+
+    assert decide(view, AutoScalePolicy()) == NoAction()
+
+
+def test_pitfall_58_ties_are_decided_by_range_and_id() -> None:
+    layout = initial_layout(4).apply(split(initial_layout(4), {0: 2}, at_ms=1), at_ms=1)
+    hot = TopicView(layout=layout, load={segment.segment_id: msgs(20_000) for segment in layout.active})
+    cold = TopicView(layout=layout, load={segment.segment_id: COLD for segment in layout.active})
+
+    assert decide(hot, AutoScalePolicy()) == Split({1: 2}, Reason.MSG_RATE_IN)
+    assert decide(cold, AutoScalePolicy()) == Merge((1, 2), Reason.COLD)
+
+
+def test_pitfall_59_all_segments_are_rebucketed_in_one_decision() -> None:
+    view = TopicView(layout=initial_layout(2, bucket_budget=2), load={0: COLD, 1: COLD}, consumers=streams(7))
+
+    assert decide(view, AutoScalePolicy()) == Rebucket((0, 1), 4, Reason.BELOW_SPLIT_RATE_FLOOR)
+
+
+@given(views(), policies())
+def test_pitfall_60_a_merge_never_takes_buckets_from_live_consumers(view: TopicView, policy: AutoScalePolicy) -> None:
+    """Written as a rule of its own upstream; here it follows from never merging below the consumer count."""
+    decision = decide(view, policy)
+    if isinstance(decision, Merge):
+        layout = view.layout.apply(
+            merge(view.layout, decision.segment_ids, at_ms=1, max_buckets=policy.entry_bucket_max_per_segment), at_ms=1
+        )
+        connected = max((c.connected for c in view.consumers.values() if c.type is SubscriptionType.STREAM), default=0)
+        assert sum(segment.bucket_count for segment in layout.active) >= connected
+
+
+def test_pitfall_62_bytes_do_not_drown_messages_in_coldness() -> None:
+    """Pair 0-1 has fewer bytes, pair 2-3 fewer messages: measured in thresholds the second is colder."""
+    many_messages = KnownLoad((900.0, 0.0, 0.0, 0.0), 600_000)
+    many_bytes = KnownLoad((0.0, 100_000.0, 0.0, 0.0), 600_000)
+    view = TopicView(layout=initial_layout(4), load={0: many_messages, 1: many_messages, 2: many_bytes, 3: many_bytes})
+
+    assert decide(view, AutoScalePolicy()) == Merge((2, 3), Reason.COLD)
+
+
+def test_pitfall_11_the_depth_cap_does_not_leak_through_pruning() -> None:
+    layout = initial_layout(2)
+    layout = layout.apply(merge(layout, [0, 1], at_ms=1), at_ms=1)
+    layout = layout.apply(split(layout, {2: 2}, at_ms=2), at_ms=2).prune([0, 1, 2])
+    view = TopicView(layout=layout, load={3: COLD, 4: COLD})
+
+    assert decide(view, AutoScalePolicy(max_dag_depth=1)) == NoAction()
+    assert decide(view, AutoScalePolicy(max_dag_depth=2)) == Merge((3, 4), Reason.COLD)
+
+
+def test_unknown_load_is_neither_hot_nor_cold_nor_zero() -> None:
+    view = TopicView(layout=initial_layout(2), load={0: COLD}, consumers=streams(3))
+    free = AutoScalePolicy(split_vs_rebucket_min_msg_rate_in_threshold=0)
+
+    assert decide(view, free) == Split({0: 2}, Reason.CONSUMER_COUNT)
+    assert decide(replace(view, consumers={}), free) == NoAction()
+    assert Guard.NOTHING_TO_SPLIT in explain(replace(view, load={}), free).findings[2].guards
+
+
+def test_buckets_are_lowered_only_after_the_window_and_to_what_is_asked_for() -> None:
+    layout = initial_layout(2, bucket_budget=4)
+    layout = layout.apply(rebucket(layout, [0, 1], 16, at_ms=1), at_ms=1)
+    view = TopicView(layout=layout, consumers=streams(5), demand_low_ms=1_800_000)
+
+    assert decide(view, AutoScalePolicy()) == Rebucket((2, 3), 4, Reason.IDLE_BUCKETS)
+    assert decide(replace(view, consumers={}), AutoScalePolicy()) == Rebucket((2, 3), 2, Reason.IDLE_BUCKETS)
+    assert decide(replace(view, demand_low_ms=1_799_999), AutoScalePolicy()) == NoAction()
+    assert decide(replace(view, demand_low_ms=None), AutoScalePolicy()) == NoAction()
+    assert decide(view, AutoScalePolicy(rebucket_down_window_seconds=0)) == NoAction()
+
+
+def test_a_hot_single_hash_value_is_left_alone() -> None:
+    layout = initial_layout(1)
+    layout = layout.apply(split(layout, {0: RING_SIZE}, at_ms=1), at_ms=1)
+    view = TopicView(layout=layout, load={5: msgs(10**9)})
+
+    assert decide(view, AutoScalePolicy(max_segments=RING_SIZE)) == NoAction()

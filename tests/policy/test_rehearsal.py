@@ -1,0 +1,160 @@
+"""Autoscaling over time: on a constant load it comes to rest, whatever the policy, the load and the consumers."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalable_topics.model.autoscale_policy import AutoScalePolicy
+from scalable_topics.model.subscription import SubscriptionType
+from scalable_topics.policy.autoscale import ConsumerCount, Merge, NoAction, Rebucket, Split
+from scalable_topics.policy.rehearsal import Rehearsal, Step, begin, density_load, even, step
+from tests.strategies import policies, rates
+
+DAY_MS = 86_400_000
+
+
+@st.composite
+def densities(draw: st.DrawFn) -> Callable[[int, int], float]:
+    """Load on the ring: something everywhere, and a few hot keys."""
+    keys = sorted(draw(st.lists(st.integers(0, 65535), max_size=4)))
+    weights = [draw(st.floats(0, 3)) for _ in keys]
+
+    def density(start: int, end: int) -> float:
+        hot = slice(bisect_right(keys, start - 1), bisect_right(keys, end))
+        return even(start, end) + sum(weights[hot])
+
+    return density
+
+
+consumer_groups = st.dictionaries(
+    st.sampled_from("ab"),
+    st.builds(ConsumerCount, st.sampled_from(SubscriptionType), st.integers(0, 20), st.integers(0, 2)),
+    max_size=2,
+)
+
+
+def quiet_ms(policy: AutoScalePolicy) -> int:
+    """After this long without a change every clock has run out: nothing that a rule looks at will change any more."""
+    return int(
+        1000
+        * max(
+            policy.split_cooldown_seconds,
+            policy.merge_cooldown_seconds,
+            policy.merge_window_seconds,
+            policy.rebucket_cooldown_seconds,
+            policy.rebucket_down_window_seconds,
+        )
+    )
+
+
+@settings(max_examples=60)
+@given(policies(enabled=True), densities(), rates(12.0), consumer_groups, st.integers(1, 8))
+def test_a_constant_load_comes_to_rest(
+    policy: AutoScalePolicy,
+    density: Callable[[int, int], float],
+    load: tuple[float, float, float, float],
+    consumers: dict[str, ConsumerCount],
+    segments: int,
+) -> None:
+    topic = begin(segments=segments, policy=policy, now_ms=1)
+    now_ms, quiet_since_ms, changes = 1, 1, 0
+    while now_ms - quiet_since_ms <= quiet_ms(policy):
+        now_ms += 60_000
+        done = step(topic, now_ms=now_ms, load_of=density_load(density, load), consumers=consumers, policy=policy)
+        topic = done.after
+        if not isinstance(done.decision, NoAction):
+            changes += 1
+            quiet_since_ms = now_ms
+            assert changes < 500, f"still changing after {changes} changes: {done.decision}"
+    topic.layout.check()
+    # Every clock has run out and nothing moved: it never will. Look again days later, to be shown rather than told.
+    for days in (1, 3, 30):
+        later = step(
+            topic,
+            now_ms=now_ms + days * DAY_MS,
+            load_of=density_load(density, load),
+            consumers=consumers,
+            policy=policy,
+        )
+        assert later.decision == NoAction()
+        topic = later.after
+
+
+def run(rates_by_minute: list[float], policy: AutoScalePolicy, consumers: int = 0) -> tuple[list[Step], Rehearsal]:
+    topic = begin(segments=1, policy=policy, now_ms=1)
+    steps = []
+    for minute, rate in enumerate(rates_by_minute):
+        done = step(
+            topic,
+            now_ms=1 + minute * 60_000,
+            load_of=density_load(even, (rate, 0.0, 0.0, 0.0)),
+            consumers={"sub": ConsumerCount(SubscriptionType.STREAM, consumers)},
+            policy=policy,
+        )
+        topic = done.after
+        steps.append(done)
+    return steps, topic
+
+
+def test_a_topic_grows_with_its_load_and_shrinks_after_it() -> None:
+    steps, topic = run([35_000.0] * 10 + [100.0] * 60, AutoScalePolicy())
+
+    most = max(len(done.after.layout.active) for done in steps)
+    assert most == 4
+    assert len(topic.layout.active) == 1
+    assert [type(done.decision) for done in steps if not isinstance(done.decision, NoAction)][:3] == [Split] * 3
+    assert all(segment.is_active for segment in topic.layout.segments.values()), "drained history is swept"
+
+
+def test_a_wobble_between_cold_values_is_cold() -> None:
+    """Each minute brings a material change, none of which is warm: docs/adr/0002."""
+    steps, topic = run([35_000.0] * 10 + [100.0, 200.0] * 40, AutoScalePolicy())
+
+    assert len(topic.layout.active) == 1
+    assert any(isinstance(done.decision, Merge) for done in steps)
+
+
+def test_a_burst_in_between_starts_the_window_anew() -> None:
+    steps, _ = run([35_000.0] * 10 + ([100.0] * 4 + [9_000.0]) * 12, AutoScalePolicy())
+
+    assert not any(isinstance(done.decision, Merge) for done in steps)
+
+
+def test_several_new_segments_at_once_are_faster() -> None:
+    slow, _ = run([79_000.0] * 20, AutoScalePolicy())
+    fast, _ = run([79_000.0] * 20, AutoScalePolicy(max_new_segments_per_evaluation=7))
+
+    def minutes(steps: list[Step]) -> int:
+        return next(minute for minute, done in enumerate(steps) if len(done.after.layout.active) == 8)
+
+    assert minutes(slow) == 6
+    assert minutes(fast) == 0
+
+
+def test_buckets_rise_at_once_and_fall_lazily() -> None:
+    policy = AutoScalePolicy(rebucket_down_window_seconds=600)
+    topic = begin(segments=1, policy=policy, now_ms=1)
+    seen = []
+    for minute in range(30):
+        count = 9 if minute < 5 else 0
+        done = step(
+            topic,
+            now_ms=1 + minute * 60_000,
+            load_of=density_load(even, (10.0, 0.0, 0.0, 0.0)),
+            consumers={"sub": ConsumerCount(SubscriptionType.STREAM, count)},
+            policy=policy,
+        )
+        topic = done.after
+        if isinstance(done.decision, Rebucket):
+            seen.append((minute, done.decision.bucket_count))
+    assert seen == [(0, 16), (15, 4)]
+
+
+@pytest.mark.parametrize("consumers", [2, 4, 7])
+def test_pitfall_56_consumers_on_idle_segments_do_not_flap(consumers: int) -> None:
+    steps, _ = run([5_000.0] * 10 + [0.0] * 120, AutoScalePolicy(), consumers=consumers)
+
+    assert all(isinstance(done.decision, NoAction) for done in steps[30:])
