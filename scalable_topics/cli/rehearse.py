@@ -53,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
     if not math.isfinite(options.scale) or options.scale < 0:
         raise InvalidArgument(f"--scale {options.scale} is not a factor", remedy="give a number of 0 or more")
     row_seconds = parse_seconds(options.step)
+    if row_seconds <= 0:
+        raise InvalidArgument("--step must be longer than nothing", remedy="write 5m or 30s")
     series = list(_read(options.load, options.scale) if options.load else _built_in_day(row_seconds))
     consumers = {"rehearsal": ConsumerCount(SubscriptionType.STREAM, options.consumers)}
     topic = begin(segments=options.segments, policy=policy, now_ms=1)
