@@ -70,3 +70,45 @@ class DecodeError(ScalableTopicsError):
     """Bytes that cannot be read as what they should be."""
 
     kind = "decode"
+
+
+class Unavailable(ScalableTopicsError):
+    """Somebody we need does not answer. Nothing was changed; try again."""
+
+    kind = "unavailable"
+
+
+class UnknownOutcome(Unavailable):
+    """The answer to a write was lost: it may or may not have happened. Read before doing anything else."""
+
+    kind = "unknown-outcome"
+
+
+class Compacted(ScalableTopicsError):
+    """That part of the store's history is forgotten: list again, and go on from there."""
+
+    kind = "compacted"
+
+
+class TooLarge(ScalableTopicsError):
+    """More than the store takes in one write. Nothing was written."""
+
+    kind = "too-large"
+
+
+class NoSpace(ScalableTopicsError):
+    """The store is full and refuses every write until somebody makes room."""
+
+    kind = "no-space"
+
+
+class LeaseLost(ScalableTopicsError):
+    """The lease that was to carry a key is gone, and with it the session it stood for."""
+
+    kind = "lease-lost"
+
+
+class Forbidden(ScalableTopicsError):
+    """Whoever asks may not."""
+
+    kind = "forbidden"
