@@ -12,6 +12,7 @@ from scalable_topics.model.subscription import SubscriptionType
 from scalable_topics.policy.autoscale import ConsumerCount, KnownLoad, TopicView
 from scalable_topics.policy.migration import plan_migration
 
+INCARNATION = "0123456789abcdef"
 TOPIC = TopicName.parse("topic://tenant/ns/orders")
 
 Draw = st.DrawFn
@@ -71,23 +72,24 @@ def rates(limit: float = 3.0) -> st.SearchStrategy[Rates]:
 
 
 @st.composite
-def policies(draw: Draw, *, enabled: bool | None = None) -> AutoScalePolicy:
+def policies(draw: Draw, *, enabled: bool | None = None, max_depth: int | None = None) -> AutoScalePolicy:
     """Valid policies, with thresholds that `rates` fall on both sides of."""
-    merges = [draw(st.sampled_from([0.0, 500.0, 1_000.0, 1_400.0])) for _ in range(4)]
+    never = draw(st.integers(0, 40))
+    merges = [0.0 if metric == never else draw(st.sampled_from([500.0, 1_000.0, 1_400.0])) for metric in range(4)]
     splits = [merge + draw(st.sampled_from([1.0, 600.0, 1_000.0])) for merge in merges]
-    minimum = draw(st.integers(1, 4))
-    seconds = st.sampled_from([0, 0.5, 60, 300])
+    minimum = draw(st.sampled_from([1, 1, 1, 2, 4]))
+    seconds = st.sampled_from([0, 0, 0, 0.5, 60, 300])
     return AutoScalePolicy(
-        enabled=draw(st.sampled_from([True, True, True, False])) if enabled is None else enabled,
+        enabled=draw(st.sampled_from([True] * 19 + [False])) if enabled is None else enabled,
         min_segments=minimum,
-        max_segments=minimum + draw(st.integers(0, 12)),
-        max_dag_depth=draw(st.integers(0, 4)),
-        max_new_segments_per_evaluation=draw(st.integers(1, 4)),
+        max_segments=minimum + draw(st.integers(0, 16)),
+        max_dag_depth=draw(st.sampled_from([0, 1, 2, 10])) if max_depth is None else max_depth,
+        max_new_segments_per_evaluation=draw(st.sampled_from([1, 1, 2, 4])),
         split_cooldown_seconds=draw(seconds),
         merge_cooldown_seconds=draw(seconds),
         merge_window_seconds=draw(seconds),
         rebucket_cooldown_seconds=draw(seconds),
-        rebucket_down_window_seconds=draw(seconds),
+        rebucket_down_window_seconds=draw(st.sampled_from([0, 0.5, 60, 300, 300])),
         split_msg_rate_in_threshold=splits[0],
         split_bytes_rate_in_threshold=splits[1],
         split_msg_rate_out_threshold=splits[2],
@@ -96,30 +98,42 @@ def policies(draw: Draw, *, enabled: bool | None = None) -> AutoScalePolicy:
         merge_bytes_rate_in_threshold=merges[1],
         merge_msg_rate_out_threshold=merges[2],
         merge_bytes_rate_out_threshold=merges[3],
-        split_vs_rebucket_min_msg_rate_in_threshold=draw(st.sampled_from([0.0, 500.0, 2_500.0])),
-        entry_bucket_budget=draw(st.integers(0, 8)),
-        entry_bucket_max_per_segment=draw(st.sampled_from([1, 2, 8, 1024])),
+        split_vs_rebucket_min_msg_rate_in_threshold=draw(st.sampled_from([0.0, 500.0, 2_500.0, 2_500.0])),
+        entry_bucket_budget=draw(st.sampled_from([0, 4, 8])),
+        entry_bucket_max_per_segment=draw(st.sampled_from([2, 16, 1024, 1024])),
     )
 
 
 @st.composite
 def views(draw: Draw) -> TopicView:
-    layout = draw(layouts(max_ops=6))
-    since = st.one_of(st.none(), st.sampled_from([0, 499, 500, 59_999, 60_000, 300_000]))
-    consumers = st.builds(
-        ConsumerCount, st.sampled_from(SubscriptionType), st.integers(0, 2 * len(layout.active) + 2), st.integers(0, 2)
-    )
-    # Mostly alike and mostly cold, so that merges and ties are not a rarity.
-    usual = draw(rates(0.6))
-    known = st.builds(KnownLoad, st.one_of(st.just(usual), rates()), st.sampled_from([0, 300_000, 300_000, 400_000]))
-    loads = {segment.segment_id: draw(st.one_of(known, known, known, st.none())) for segment in layout.active}
+    """A topic that is all cold, one that is hot, or one with too many consumers; each with a few things out of line."""
+    layout = draw(layouts(max_ops=5))
+    active = layout.active
+    mood = draw(st.sampled_from(["cold", "hot", "crowded", "crowded"]))
+    tick = st.sampled_from([0.0, 50.0, 100.0, 450.0])
+    cold = st.builds(KnownLoad, st.tuples(tick, tick, tick, tick), st.sampled_from([300_000, 400_000]))
+    wild = st.builds(KnownLoad, rates(), st.sampled_from([0, 300_000, 400_000]))
+    busy = st.builds(KnownLoad, st.tuples(st.sampled_from([0.0, 400.0, 500.0, 900.0]), tick, tick, tick))
+    usual = {"cold": cold, "hot": wild, "crowded": busy}[mood]
+    odd = draw(st.sets(st.sampled_from(active), max_size=2)) if draw(st.booleans()) else set()
+    load = {segment.segment_id: draw(wild if segment in odd else usual) for segment in active}
+    for segment in odd:
+        if draw(st.booleans()):
+            del load[segment.segment_id]
+    few = st.integers(0, max(1, len(active) - 1))
+    buckets = sum(segment.bucket_count for segment in active)
+    many = st.integers(len(active), len(active) + 3) | st.integers(buckets, buckets + 4)
+    kinds = st.sampled_from([*SubscriptionType, *[SubscriptionType.STREAM] * 3])
+    connected = many if mood == "crowded" else few
+    consumers = st.builds(ConsumerCount, kinds, connected, st.sampled_from([0, 0, 0, 1]))
+    since = st.sampled_from([None, None, None, 0, 499, 500, 60_000, 300_000, 300_000])
     return TopicView(
         layout=layout,
-        load={segment_id: load for segment_id, load in loads.items() if load is not None},
-        consumers=draw(st.dictionaries(st.sampled_from("abc"), consumers, max_size=2)),
-        record_bytes=draw(st.sampled_from([0, 0, 0, 524_287, 524_288])),
+        load=load,
+        consumers=draw(st.dictionaries(st.sampled_from("abc"), consumers, min_size=mood == "crowded", max_size=2)),
+        record_bytes=draw(st.sampled_from([0] * 18 + [524_287, 524_288])),
         since_last_split_ms=draw(since),
         since_last_merge_ms=draw(since),
         since_last_rebucket_ms=draw(since),
-        demand_low_ms=draw(since),
+        demand_low_ms=draw(st.sampled_from([None, 499, 300_000, 300_000, 300_000])),
     )

@@ -56,15 +56,19 @@ def run(options: argparse.Namespace) -> int:
     if row_seconds <= 0:
         raise InvalidArgument("--step must be longer than nothing", remedy="write 5m or 30s")
     series = list(_read(options.load, options.scale) if options.load else _built_in_day(row_seconds))
+    if not series:
+        raise InvalidArgument(
+            f"--step {options.step} leaves nothing of the load to evaluate", remedy="give a shorter one"
+        )
     consumers = {"rehearsal": ConsumerCount(SubscriptionType.STREAM, options.consumers)}
     topic = begin(segments=options.segments, policy=policy, now_ms=1)
     changes = 0
     print(f"{'time':>8}  {'msg/s':>9}  segments")
     print(_line(1, series[0], topic.layout))
-    rows_per_step = EVALUATION_SECONDS / row_seconds
-    for index in range(int(len(series) / rows_per_step)):
+    evaluations = max(1, int(len(series) * row_seconds / EVALUATION_SECONDS))
+    for index in range(evaluations):
         now_ms = 1 + index * EVALUATION_SECONDS * 1000
-        rate = series[int(index * rows_per_step)]
+        rate = series[min(int(index * EVALUATION_SECONDS / row_seconds), len(series) - 1)]
         done = step(topic, now_ms=now_ms, load_of=density_load(even, _rates(rate)), consumers=consumers, policy=policy)
         topic = done.after
         if not isinstance(done.decision, NoAction):
@@ -134,5 +138,5 @@ def _values(rows: "csv.DictReader[str]", path: Path, scale: float) -> Iterator[f
 def _json(text: str) -> object:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"--policy is not JSON: {error}", remedy=f"try {POLICY_EXAMPLE}") from error

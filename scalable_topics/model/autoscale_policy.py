@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
-from math import isfinite
 from typing import Final
 
 from msgspec import Struct
@@ -18,8 +17,8 @@ from msgspec.structs import fields
 from scalable_topics.model.entry_buckets import DEFAULT_BUDGET, DEFAULT_MAX_PER_SEGMENT
 from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.model.hash_range import RING_SIZE
-from scalable_topics.model.load import METRICS, Rates, Thresholds
-from scalable_topics.model.quantities import parse_amount, parse_seconds
+from scalable_topics.model.load import Rates, Thresholds, by_metric
+from scalable_topics.model.quantities import is_finite, parse_amount, parse_seconds
 
 
 class AutoScaleMode(StrEnum):
@@ -69,9 +68,7 @@ class AutoScalePolicy(Struct, frozen=True, rename="camel", kw_only=True, dict=Tr
     def __post_init__(self) -> None:
         problems = policy_problems(self)
         if problems:
-            raise InvalidArgument(
-                "; ".join(problems), subject="autoScalePolicy", remedy="change one side of each pair named"
-            )
+            raise InvalidArgument("; ".join(problems), subject="autoScalePolicy", remedy="mend every part of it")
 
     @cached_property
     def split_thresholds(self) -> Rates:
@@ -135,6 +132,10 @@ def resolve_policy(*overrides: AutoScalePolicyOverride | None) -> AutoScalePolic
     """The policy of these levels, broadest first; `InvalidArgument` names everything that is wrong with it."""
     merged: dict[str, object] = {}
     for override in overrides:
+        if not isinstance(override, Mapping | None):
+            raise InvalidArgument(
+                f"{override!r} is not a policy", subject="autoScalePolicy", remedy="store a JSON object"
+            )
         for name, value in (override or {}).items():
             if value is not None and name in _PARSERS:
                 merged[_ATTRIBUTES[name]] = _parse_field(name, value)
@@ -168,9 +169,9 @@ def policy_problems(policy: AutoScalePolicy) -> list[str]:
     if policy.entry_bucket_budget < 0:
         problems.append(f"entryBucketBudget must be 0 or more, not {policy.entry_bucket_budget}")
     for name, value in _numbers(policy):
-        if not isfinite(value) or value < 0:
+        if not is_finite(value) or value < 0:
             problems.append(f"{name} must be a finite number of 0 or more, not {value}")
-    for metric, split, merge in zip(METRICS, policy.split_thresholds, policy.merge_thresholds, strict=True):
+    for metric, split, merge in by_metric(policy.split_thresholds, policy.merge_thresholds):
         if not split > max(merge, 0):
             problems.append(
                 f"the split threshold of {metric} ({split}) must be above 0 and above its merge threshold ({merge})"

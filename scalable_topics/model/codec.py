@@ -13,7 +13,10 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode_json(value: object) -> bytes:
-    return _encoder.encode(value)
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"text that UTF-8 cannot encode: {error.object!r}") from error
 
 
 def decode_json(data: bytes, decoder: "msgspec.json.Decoder[T]", *, subject: str) -> T:
@@ -24,7 +27,7 @@ def decode_json(data: bytes, decoder: "msgspec.json.Decoder[T]", *, subject: str
         return decoder.decode(data)
     except (ValueError, RecursionError) as error:
         raise DecodeError(
-            _first_line(error), subject=subject, remedy="it was not written by this software, or was damaged"
+            str(error), subject=subject, remedy="it was not written by this software, or was damaged"
         ) from error
 
 
@@ -33,15 +36,12 @@ def refuse_repeated_names(data: bytes, *, subject: str) -> None:
     try:
         json.loads(data, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
-        raise DecodeError(_first_line(error), subject=subject) from error
+        raise DecodeError(str(error), subject=subject) from error
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(set(names)) != len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidArgument(f"the field {repeated!r} occurs twice in one object")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise InvalidArgument(f"the field {name!r} occurs twice in one object")
+        seen.add(name)

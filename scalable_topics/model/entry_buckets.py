@@ -52,7 +52,7 @@ def validate_splits(splits: tuple[int, ...]) -> int:
 def validate(buckets: EntryBuckets) -> None:
     if isinstance(buckets, tuple):
         validate_splits(buckets)
-    elif not 1 <= buckets <= RING_SIZE:
+    elif type(buckets) is not int or not 1 <= buckets <= RING_SIZE:
         raise InvalidArgument(f"a segment cannot have {buckets} entry buckets", remedy=f"give 1 to {RING_SIZE}")
 
 

@@ -24,7 +24,7 @@ class HashRange(Struct, frozen=True, order=True, gc=False):
     end: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.end <= RING_END:
+        if not (type(self.start) is type(self.end) is int and 0 <= self.start <= self.end <= RING_END):
             raise InvalidArgument(
                 f"[{self.start}, {self.end}] is not a hash range",
                 remedy=f"give 0 <= start <= end <= {RING_END}",

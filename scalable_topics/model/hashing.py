@@ -14,7 +14,7 @@ from scalable_topics.model.errors import InvalidArgument
 def raw_hash(key: str | bytes) -> int:
     """The unmasked 32 bits, unsigned."""
     try:
-        return mmh3.hash(key.encode() if isinstance(key, str) else key, 0, signed=False)
+        return mmh3.mmh3_32_uintdigest(key.encode() if isinstance(key, str) else key)
     except UnicodeEncodeError as error:
         raise InvalidArgument(
             f"the key {key!r} is not text that UTF-8 can encode", remedy="pass bytes instead"

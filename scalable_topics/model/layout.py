@@ -14,9 +14,10 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from scalable_topics.model.entry_buckets import DEFAULT_BUDGET, count_for_budget
-from scalable_topics.model.errors import InvalidArgument, InvalidLayout, NotFound, WrongState
+from scalable_topics.model.errors import CapReached, InvalidArgument, InvalidLayout, NotFound, WrongState
 from scalable_topics.model.hash_range import FULL_RANGE, HashRange, equal_ranges, tiling_problem
-from scalable_topics.model.layout_rules import UNBORN_EPOCH, layout_problems
+from scalable_topics.model.layout_rules import UNBORN_EPOCH, descends, impossible_descent, layout_problems
+from scalable_topics.model.limits import MAX_LONG
 from scalable_topics.model.segment import CreatedBy, SegmentInfo, SegmentState, new_segment
 
 
@@ -56,6 +57,8 @@ class SegmentLayout(Struct, frozen=True, dict=True):
 
     def find_active(self, hash_value: int) -> SegmentInfo:
         """The segment that a message with this segment hash goes to."""
+        if self.epoch == UNBORN_EPOCH:
+            raise WrongState("old partitions are found by modulo, not by range", remedy="use policy.routing")
         index = bisect_right(self._active_starts, hash_value) - 1
         if index >= 0 and hash_value in (segment := self.active[index]).hash_range:
             return segment
@@ -114,13 +117,21 @@ class SegmentLayout(Struct, frozen=True, dict=True):
                     raise WrongState(
                         "this id is taken, and ids are never reused", subject=f"segment {child.segment_id}"
                     )
+                for parent_id in replacement.parents:
+                    if not descends(segments[parent_id], child):
+                        raise InvalidArgument(impossible_descent(segments[parent_id], child))
                 segments[child.segment_id] = child
                 next_segment_id = max(next_segment_id, child.segment_id + 1)
+        if next_segment_id > MAX_LONG:
+            raise CapReached("the topic has used up all segment ids", remedy="create it anew")
         return SegmentLayout(epoch, next_segment_id, segments)
 
     def announce(self, replacements: Replacements) -> "SegmentLayout":
         """Burn the children's ids: from here on they are never given to anybody else, even if the change is aborted."""
-        highest = max(child.segment_id for replacement in replacements for child in replacement.children)
+        ids = [child.segment_id for replacement in replacements for child in replacement.children]
+        if not ids:
+            raise InvalidArgument("there are no children to announce")
+        highest = max(ids)
         return replace(self, next_segment_id=max(self.next_segment_id, highest + 1))
 
     def prune(self, segment_ids: Iterable[int]) -> "SegmentLayout":
@@ -182,7 +193,10 @@ class SegmentLayout(Struct, frozen=True, dict=True):
         children = sorted(replacement.children, key=lambda s: s.hash_range)
         if not parents or not children:
             raise InvalidArgument("a replacement needs parents and children")
-        if all(parent.created_by is CreatedBy.LEGACY for parent in parents):
+        if any(parent.created_by is CreatedBy.LEGACY for parent in parents):
+            # Old partitions share every key by modulo: there is no range that some of them could leave to others.
+            if len(parents) != len(self.active):
+                raise InvalidArgument("old partitions are replaced all together", remedy="migrate the whole topic")
             whole = FULL_RANGE
         else:
             whole = HashRange(parents[0].hash_range.start, parents[-1].hash_range.end)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from scalable_topics.model.hash_range import FULL_RANGE, tiling_problem
-from scalable_topics.model.segment import MAX_LONG, CreatedBy, SegmentInfo, SegmentState
+from scalable_topics.model.limits import MAX_LONG
+from scalable_topics.model.segment import CreatedBy, SegmentInfo, SegmentState
 
 UNBORN_EPOCH: Final = -1
 """Epoch of the layout that a migration replaces; its first commit makes epoch 0."""
@@ -59,6 +60,9 @@ def _coverage_problems(epoch: int, segments: Mapping[int, SegmentInfo]) -> Itera
         if not segments or len(legacy) != len(segments):
             yield "a layout at epoch -1 holds the whole-ring LEGACY segments of a coming migration, and nothing else"
         return
+    for segment in active:
+        if segment.created_by is CreatedBy.LEGACY:
+            yield f"segment {segment.segment_id} is an old partition, and still ACTIVE after the migration"
     gap = tiling_problem(sorted(segment.hash_range for segment in active), FULL_RANGE)
     if gap:
         yield f"the ACTIVE segments {sorted(segment.segment_id for segment in active)} do not tile the ring: {gap}"
@@ -73,16 +77,16 @@ def _edge_problems(segments: Mapping[int, SegmentInfo]) -> Iterator[str]:
     for parent_id, child_id in sorted(both.symmetric_difference(from_parent)):
         yield f"segments {parent_id} and {child_id} do not agree on being parent and child, or one of them is missing"
     for parent_id, child_id in from_child:
-        if parent_id in segments and not _descends(segments[parent_id], segments[child_id]):
-            yield _impossible_descent(segments[parent_id], segments[child_id])
+        if parent_id in segments and not descends(segments[parent_id], segments[child_id]):
+            yield impossible_descent(segments[parent_id], segments[child_id])
 
 
-def _descends(parent: SegmentInfo, child: SegmentInfo) -> bool:
+def descends(parent: SegmentInfo, child: SegmentInfo) -> bool:
     """Can this be its parent? Ids only rise from parent to child, which is also what forbids a cycle."""
     older, younger, made_by = parent.hash_range, child.hash_range, child.created_by
     if (
         parent.segment_id >= child.segment_id
-        or child.created_at_epoch > parent.sealed_at_epoch
+        or not parent.created_at_epoch <= child.created_at_epoch <= parent.sealed_at_epoch
         or parent.state is _ACTIVE
     ):
         return False
@@ -97,7 +101,7 @@ def _descends(parent: SegmentInfo, child: SegmentInfo) -> bool:
     return made_by is _MIGRATION and parent.created_by is CreatedBy.LEGACY and older == FULL_RANGE
 
 
-def _impossible_descent(parent: SegmentInfo, child: SegmentInfo) -> str:
+def impossible_descent(parent: SegmentInfo, child: SegmentInfo) -> str:
     return (
         f"segment {child.segment_id} ({child.created_by}, {child.hash_range}, epoch {child.created_at_epoch},"
         f" depth {child.merge_depth}) cannot come from segment {parent.segment_id} ({parent.state},"

@@ -1,12 +1,15 @@
 """Load of a segment: four rates, and the record in which its owner reports them."""
 
 from enum import StrEnum
-from math import isfinite
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
+from scalable_topics.model.codec import decode_json, encode_json
 from scalable_topics.model.errors import InvalidArgument
+from scalable_topics.model.limits import is_long
+from scalable_topics.model.quantities import is_finite
 
 
 class Metric(StrEnum):
@@ -22,6 +25,11 @@ METRICS: Final = tuple(Metric)
 
 Rates = tuple[float, float, float, float]
 """One value per metric, in the order of `METRICS`; messages/s and bytes/s."""
+
+
+def by_metric(*columns: Rates) -> "zip[tuple[Any, ...]]":
+    """(metric, value, …) for each metric: rates and limits side by side."""
+    return zip(METRICS, *columns, strict=True)
 
 
 class Thresholds(Struct, frozen=True):
@@ -48,8 +56,8 @@ class SegmentLoadStats(Struct, frozen=True, rename="camel", kw_only=True):
 
     def __post_init__(self) -> None:
         validate_rates(self.rates)
-        if self.changed_at_ms < 0 or self.reporter_session < 0:
-            raise InvalidArgument("changedAtMs and reporterSession must be 0 or more")
+        if not (is_long(self.changed_at_ms) and is_long(self.reporter_session)):
+            raise InvalidArgument("changedAtMs and reporterSession must be longs of 0 or more")
 
     @property
     def rates(self) -> Rates:
@@ -59,6 +67,17 @@ class SegmentLoadStats(Struct, frozen=True, rename="camel", kw_only=True):
 def validate_rates(rates: Rates) -> None:
     if len(rates) != len(METRICS):
         raise InvalidArgument(f"expected {len(METRICS)} rates, got {len(rates)}", remedy=f"give {', '.join(METRICS)}")
-    for metric, rate in zip(METRICS, rates, strict=True):
-        if not isfinite(rate) or rate < 0:
+    for metric, rate in by_metric(rates):
+        if not is_finite(rate) or rate < 0:
             raise InvalidArgument(f"{metric} {rate} is not a rate", remedy="rates are finite numbers of 0 or more")
+
+
+_decoder: Final = msgspec.json.Decoder(SegmentLoadStats)
+
+
+def encode_load(load: SegmentLoadStats) -> bytes:
+    return encode_json(load)
+
+
+def decode_load(data: bytes, *, subject: str = "load record") -> SegmentLoadStats:
+    return decode_json(data, _decoder, subject=subject)

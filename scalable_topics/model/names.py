@@ -15,13 +15,14 @@ from msgspec import Struct
 
 from scalable_topics.model.errors import InvalidArgument, Unsupported
 from scalable_topics.model.hash_range import HashRange
+from scalable_topics.model.limits import is_long
 
 DEFAULT_TENANT: Final = "public"
 DEFAULT_NAMESPACE: Final = "default"
 
 _NAMED_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _DESCRIPTOR: Final = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
-_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
+_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
 class Domain(StrEnum):
@@ -124,8 +125,8 @@ class SegmentName(Struct, frozen=True, order=True):
     def __post_init__(self) -> None:
         if self.parent.domain is not Domain.TOPIC:
             raise InvalidArgument(f"{self.parent} has no segments", remedy="only topic:// names have segments")
-        if self.segment_id < 0:
-            raise InvalidArgument(f"{self.segment_id} is not a segment id", remedy="ids are 0 or more")
+        if not is_long(self.segment_id):
+            raise InvalidArgument(f"{self.segment_id} is not a segment id", remedy="ids are longs of 0 or more")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -224,9 +225,23 @@ def decode(encoded: str) -> str:
         raise InvalidArgument(f"{encoded!r} is not percent-encoded UTF-8") from error
 
 
+def inner_producer_name(name: str, segment_id: int) -> str:
+    """What the part of a producer that writes to one segment is called there."""
+    return f"{name}-seg-{segment_id}"
+
+
+def outer_producer_name(inner_name: str, segment_id: int) -> str:
+    """The application's name of a producer seen on a segment; another suffix, or nothing before it, was never ours."""
+    return inner_name.removesuffix(f"-seg-{segment_id}") or inner_name
+
+
 def topic_list_hash(names: list[str]) -> str:
     """What a client sends to learn whether its list of topics is still the current one (CRC32C, little-endian hex)."""
-    checksum: int = google_crc32c.value(",".join(sorted(names)).encode())
+    try:
+        joined = ",".join(sorted(names)).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("a topic's name is not text that UTF-8 can encode") from error
+    checksum: int = google_crc32c.value(joined)
     return checksum.to_bytes(4, "little").hex()
 
 

@@ -4,7 +4,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.model.layout import Replacements
+from scalable_topics.model.limits import is_long
 
 
 class OperationKind(StrEnum):
@@ -38,6 +40,9 @@ class Operation(Struct, frozen=True, rename="camel", kw_only=True):
     started_at_ms: int
     request_key: str | None = None
 
+    def __post_init__(self) -> None:
+        _ensure_time("startedAtMs", self.started_at_ms)
+
 
 class FinishedOperation(Struct, frozen=True, rename="camel", kw_only=True):
     """What is remembered of an operation, so that a lost answer can be looked up and a repeated request recognised."""
@@ -47,3 +52,11 @@ class FinishedOperation(Struct, frozen=True, rename="camel", kw_only=True):
     outcome: Outcome
     finished_at_ms: int
     request_key: str | None = None
+
+    def __post_init__(self) -> None:
+        _ensure_time("finishedAtMs", self.finished_at_ms)
+
+
+def _ensure_time(name: str, at_ms: int) -> None:
+    if not is_long(at_ms):
+        raise InvalidArgument(f"{name} {at_ms} is not a time", remedy="milliseconds, a long of 0 or more")

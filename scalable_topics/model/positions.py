@@ -60,7 +60,7 @@ class MessageId(Struct, frozen=True, eq=False):
         return hash(self._key())
 
     def encode(self) -> bytes:
-        return _LONG.pack(self.segment_id) + _encode_position(self.position) + _encode_positions(self.vector)
+        return _encode_segment(self.segment_id) + _encode_position(self.position) + _encode_positions(self.vector)
 
     @classmethod
     def decode(cls, data: bytes) -> "MessageId":
@@ -115,12 +115,13 @@ class Checkpoint(Struct, frozen=True):
         if isinstance(self.positions, Sentinel):
             return Resumption(dict.fromkeys(segment_ids, self.positions), ())
         positions = self.positions
+        there = set(segment_ids)
         start = {
             segment_id: positions.get(segment_id, Sentinel.EARLIEST)
             for segment_id in segment_ids
             if positions.get(segment_id) != DONE
         }
-        skipped = sorted(segment_id for segment_id in positions if segment_id not in segment_ids)
+        skipped = sorted(segment_id for segment_id in positions if segment_id not in there)
         return Resumption(start, tuple(skipped))
 
 
@@ -138,6 +139,13 @@ _POSITIONS_TYPE: Final = 0
 _SENTINEL_TYPES: Final = {Sentinel.EARLIEST: 1, Sentinel.LATEST: 2}
 
 
+def _encode_segment(segment_id: int) -> bytes:
+    try:
+        return _LONG.pack(segment_id)
+    except struct.error as error:
+        raise InvalidArgument(f"{segment_id!r} is not a segment id", remedy="ids are longs") from error
+
+
 def _encode_position(position: Position | Done) -> bytes:
     if position == DONE:
         return _INT.pack(0)
@@ -151,7 +159,7 @@ def _encode_position(position: Position | Done) -> bytes:
 def _encode_positions(positions: Mapping[int, Position | Done]) -> bytes:
     parts = [_INT.pack(len(positions))]
     for segment_id in sorted(positions):
-        parts += [_LONG.pack(segment_id), _encode_position(positions[segment_id])]
+        parts += [_encode_segment(segment_id), _encode_position(positions[segment_id])]
     return b"".join(parts)
 
 
@@ -182,8 +190,13 @@ class _Reader:
         count = self._int()
         if not 0 <= count <= len(self._data) - self._at:
             raise self._damaged(f"{count} positions")
+        seen: set[int] = set()
         for _ in range(count):
-            yield self.long(), self.position()
+            segment_id = self.long()
+            if segment_id in seen:
+                raise self._damaged(f"segment {segment_id} a second time")
+            seen.add(segment_id)
+            yield segment_id, self.position()
 
     def finish(self) -> None:
         if self._at != len(self._data):

@@ -7,7 +7,7 @@ from typing import Final
 
 from scalable_topics.model.errors import InvalidArgument
 
-_NUMBER: Final = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"
+_NUMBER: Final = r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*"
 _DURATION: Final = re.compile(_NUMBER + r"(ms|s|m|h|d)?\s*")
 _SIZE: Final = re.compile(_NUMBER + r"(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?\s*")
 
@@ -47,14 +47,18 @@ def _parse(value: object, pattern: re.Pattern[str], units: Mapping[str, float], 
     # A bool is an int to Python; nobody means "true seconds".
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidArgument(f"{value!r} is not {what}", remedy=remedy)
-    try:
-        finite = isfinite(value)
-    except OverflowError:
-        finite = False
-    if not finite:
+    if not is_finite(value):
         raise InvalidArgument(f"{value!r} is not {what}", remedy=remedy)
     return value
 
 
 def _as_number(text: str) -> float:
     return float(text) if "." in text else int(text)
+
+
+def is_finite(number: float) -> bool:
+    """A whole number can be too large to be a float; that is as little a quantity as infinity."""
+    try:
+        return isfinite(number)
+    except OverflowError:
+        return False

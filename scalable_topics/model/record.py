@@ -11,12 +11,14 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicyOverride
 from scalable_topics.model.codec import decode_json, encode_json, refuse_repeated_names
-from scalable_topics.model.errors import DecodeError, InvalidArgument
+from scalable_topics.model.errors import DecodeError, InvalidArgument, ScalableTopicsError
 from scalable_topics.model.layout import SegmentLayout
+from scalable_topics.model.layout_rules import UNBORN_EPOCH
+from scalable_topics.model.limits import is_long
 from scalable_topics.model.operation import FinishedOperation, Operation
 from scalable_topics.model.segment import SegmentInfo
 from scalable_topics.model.unknown import Unknown, find_unknown, restore_unknown
@@ -40,11 +42,15 @@ class MigratedFrom(Struct, frozen=True, rename="camel"):
     topic: str
     partitions: int
 
+    def __post_init__(self) -> None:
+        if not is_long(self.partitions):
+            raise InvalidArgument(f"{self.partitions} is not a number of partitions", remedy="give 0 or more")
+
 
 class TopicRecord(Struct, frozen=True, kw_only=True):
     """One topic, whole. `unknown` is what a later version wrote and we carry along."""
 
-    incarnation: str = "0" * 16
+    incarnation: str
     """Random id of one life of the topic: 16 lower-case hex digits."""
     state: TopicState = TopicState.ACTIVE
     layout: SegmentLayout = SegmentLayout()
@@ -62,20 +68,22 @@ class TopicRecord(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len(self.incarnation) != 16 or not set(self.incarnation) <= _HEX_DIGITS:
-            raise InvalidArgument(f"{self.incarnation!r} is not an incarnation", remedy="16 lower-case hex digits")
+            raise InvalidArgument(f"{self.incarnation!r} is not an incarnation", remedy="give 16 lower-case hex digits")
+        if not is_long(self.subscriptions_revision):
+            raise InvalidArgument(f"subscriptionsRevision {self.subscriptions_revision} is not a long of 0 or more")
 
 
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 
 
 class _Document(Struct, rename="camel", kw_only=True):
-    """The record as JSON sees it."""
+    """The record as JSON sees it: the layout's fields beside the others, under PIP-468's names, in a fixed order."""
 
     epoch: int
     next_segment_id: int
     segments: dict[int, SegmentInfo]
-    properties: dict[str, str]
-    auto_scale_policy: dict[str, object] | None = None
+    properties: Mapping[str, str]
+    auto_scale_policy: Mapping[str, object] | None = None
     incarnation: str
     state: TopicState
     operation: Operation | None = None
@@ -99,48 +107,53 @@ def encode_record(record: TopicRecord) -> bytes:
 
 
 def decode_record(data: bytes, *, subject: str = "topic record") -> TopicRecord:
-    """Read a record and check its layout; `DecodeError` tells everything that is wrong with it."""
+    """Read a record and check all of it; `DecodeError` tells everything that is wrong."""
     document = decode_json(data, _decoder, subject=subject)
-    layout = SegmentLayout(document.epoch, document.next_segment_id, document.segments)
     try:
-        layout.check()
-        record = TopicRecord(
-            incarnation=document.incarnation,
-            state=document.state,
-            layout=layout,
-            properties=document.properties,
-            auto_scale_policy=document.auto_scale_policy,
-            operation=document.operation,
-            recent_operations=document.recent_operations,
-            garbage=document.garbage,
-            subscriptions_revision=document.subscriptions_revision,
-            load_source=document.load_source,
-            migrated_from=document.migrated_from,
-        )
-    except InvalidArgument as error:
+        record = _record(document)
+        _check(record)
+    except ScalableTopicsError as error:
         raise DecodeError(error.what, subject=subject, remedy=error.remedy) from error
     # What encodes to the very same bytes holds nothing unknown; only something else is worth a second, slower look.
-    canonical = encode_json(_document(record))
+    canonical = encode_json(document)
     if canonical == data:
         return record
     refuse_repeated_names(data, subject=subject)
     raw = decode_json(data, _anything, subject=subject)
-    return replace(record, unknown=find_unknown(raw, _anything.decode(canonical)))
+    known = _anything.decode(canonical)
+    if raw["segments"].keys() != known["segments"].keys():
+        # "-0" is a second spelling of 0 to a lenient reader, and would outlive its segment as an unknown field.
+        raise DecodeError("a segment is filed under an odd spelling of its id", subject=subject)
+    return replace(record, unknown=find_unknown(raw, known))
+
+
+def _check(record: TopicRecord) -> None:
+    """What must hold of the parts together."""
+    record.layout.check()
+    if (record.layout.epoch == UNBORN_EPOCH) is not (record.state is TopicState.MIGRATING):
+        raise InvalidArgument(f"a record in state {record.state} cannot be at epoch {record.layout.epoch}")
+    if record.operation is not None:
+        after = record.layout.apply(record.operation.replacements, at_ms=record.operation.started_at_ms)
+        if after.next_segment_id > record.layout.next_segment_id:
+            raise InvalidArgument(f"operation {record.operation.id!r} makes segments whose ids were never burnt")
+
+
+def _record(document: _Document) -> TopicRecord:
+    layout = SegmentLayout(document.epoch, document.next_segment_id, document.segments)
+    return TopicRecord(layout=layout, **{name: getattr(document, name) for name in _SHARED})
 
 
 def _document(record: TopicRecord) -> _Document:
+    layout = record.layout
     return _Document(
-        epoch=record.layout.epoch,
-        next_segment_id=record.layout.next_segment_id,
-        segments=dict(record.layout.segments),
-        properties=dict(record.properties),
-        auto_scale_policy=None if record.auto_scale_policy is None else dict(record.auto_scale_policy),
-        incarnation=record.incarnation,
-        state=record.state,
-        operation=record.operation,
-        recent_operations=record.recent_operations,
-        garbage=record.garbage,
-        subscriptions_revision=record.subscriptions_revision,
-        load_source=record.load_source,
-        migrated_from=record.migrated_from,
+        epoch=layout.epoch,
+        next_segment_id=layout.next_segment_id,
+        segments=dict(layout.segments),
+        **{name: getattr(record, name) for name in _SHARED},
     )
+
+
+_SHARED: Final = tuple(
+    field.name for field in fields(_Document) if field.name not in {"epoch", "next_segment_id", "segments"}
+)
+"""What a record and its document call by the same name."""

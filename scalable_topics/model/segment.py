@@ -1,5 +1,6 @@
 """A segment: one node of a topic's DAG."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -9,10 +10,8 @@ from scalable_topics.model import entry_buckets
 from scalable_topics.model.entry_buckets import EntryBuckets
 from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.model.hash_range import HashRange
+from scalable_topics.model.limits import MAX_LONG, is_long
 from scalable_topics.model.names import SegmentName, TopicName
-
-MAX_LONG: Final = 2**63 - 1
-"""Ids, epochs and times are Java longs for everybody else who reads a record."""
 
 
 class SegmentState(StrEnum):
@@ -33,6 +32,7 @@ class CreatedBy(StrEnum):
 
 _ACTIVE: Final = SegmentState.ACTIVE
 _LEGACY: Final = CreatedBy.LEGACY
+_ONE_BUCKET: Final = 1
 
 
 class SegmentInfo(Struct, frozen=True, rename="camel", gc=False, kw_only=True):
@@ -71,13 +71,8 @@ class SegmentInfo(Struct, frozen=True, rename="camel", gc=False, kw_only=True):
             )
             and (self.created_by is _LEGACY) is bool(self.legacy_topic_name)
         ):
-            raise InvalidArgument(
-                f"impossible: {self}",
-                subject=f"segment {self.segment_id}",
-                remedy="numbers are longs of 0 or more; only a SEALED one has children, a seal time and a seal epoch"
-                " (not before its creation); LEGACY and no other has a legacyTopicName",
-            )
-        if self.entry_buckets != 1:
+            raise InvalidArgument("; ".join(_problems(self)), subject=f"segment {self.segment_id}")
+        if self.entry_buckets is not _ONE_BUCKET:
             entry_buckets.validate(self.entry_buckets)
 
     @property
@@ -146,3 +141,19 @@ def new_segment(
         entry_buckets=buckets,
         legacy_topic_name=legacy_topic_name,
     )
+
+
+def _problems(segment: SegmentInfo) -> Iterator[str]:
+    """The story of a segment that cannot be."""
+    longs = ("segment_id", "created_at_epoch", "created_at_ms", "sealed_at_epoch", "sealed_at_ms", "merge_depth")
+    for name in longs:
+        if not is_long(getattr(segment, name)):
+            yield f"{name} {getattr(segment, name)} is not a long of 0 or more"
+    if segment.is_active and (segment.sealed_at_epoch or segment.sealed_at_ms or segment.child_ids):
+        yield "it is ACTIVE, and yet has children, a seal epoch or a seal time"
+    if not segment.is_active and segment.sealed_at_epoch < segment.created_at_epoch:
+        yield f"it was sealed at epoch {segment.sealed_at_epoch}, before it was created at {segment.created_at_epoch}"
+    if segment.created_by is CreatedBy.LEGACY and not segment.legacy_topic_name:
+        yield "it is LEGACY, and has no legacyTopicName"
+    if segment.created_by is not CreatedBy.LEGACY and segment.legacy_topic_name:
+        yield f"it is {segment.created_by}, and yet has a legacyTopicName"

@@ -1,4 +1,4 @@
-"""Subscriptions: what kind they are, and where they stand."""
+"""Subscriptions: what kind they are."""
 
 from enum import StrEnum
 

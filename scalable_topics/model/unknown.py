@@ -6,6 +6,7 @@ segment 3 goes, and what was said of one operation is never said of the next.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,20 +20,20 @@ class Unknown(Struct, frozen=True):
     """The `id` of the object, if it has one."""
 
 
-def find_unknown(raw: object, known: object) -> Unknown | None:
-    """What `raw` says beyond `known`; None when it says nothing more."""
+def find_unknown(raw: Any, known: object) -> Unknown | None:
+    """What `raw` says beyond `known`, which was read from it and so has its shape; None when it says nothing more."""
     if raw == known:
         return None
     fields: dict[str, object] = {}
-    pairs: list[tuple[str, object, object]] = []
-    identity = None
-    if isinstance(raw, dict) and isinstance(known, dict):
+    if isinstance(known, dict):
         fields = {name: value for name, value in raw.items() if name not in known}
         pairs = [(name, raw[name], value) for name, value in known.items() if name in raw]
-        identity = known.get("id")
-    elif isinstance(raw, list) and isinstance(known, list):
-        pairs = [(str(index), *pair) for index, pair in enumerate(zip(raw, known, strict=True))]
+    elif isinstance(known, list):
+        pairs = [(str(index), raw[index], value) for index, value in enumerate(known)]
+    else:
+        return None
     within = {name: unknown for name, *pair in pairs if (unknown := find_unknown(*pair))}
+    identity = known.get("id") if isinstance(known, dict) else None
     return Unknown(fields, within, identity) if fields or within else None
 
 

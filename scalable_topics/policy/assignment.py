@@ -67,17 +67,15 @@ def slices(bucket_count: int, sharers: Sequence[str]) -> list[tuple[str, tuple[i
         return []
     width, wider = divmod(bucket_count, len(sharers))
     starts = [index * width + min(index, wider) for index in range(len(sharers) + 1)]
-    return [
-        (name, (start, end - 1)) for name, start, end in zip(sharers, starts, starts[1:], strict=False) if start < end
-    ]
+    ends = starts[1:]
+    return [(name, (start, end - 1)) for name, start, end in zip(sharers, starts, ends, strict=False) if start < end]
 
 
-def bucket_owners(bucket_count: int, sharers: Sequence[str]) -> list[str | None]:
+def bucket_owners(bucket_count: int, sharers: Sequence[str]) -> Sequence[str | None]:
     """The owner of each bucket; None when there is nobody."""
-    owners: list[str | None] = [None] * bucket_count
-    for name, (first, last) in slices(bucket_count, sharers):
-        owners[first : last + 1] = [name] * (last - first + 1)
-    return owners
+    if not sharers:
+        return [None] * bucket_count
+    return [name for name, (first, last) in slices(bucket_count, sharers) for _ in range(first, last + 1)]
 
 
 def sharer_ranges(bucket_ranges: Sequence[HashRange], sharers: Sequence[str]) -> dict[str, HashRange | None]:

@@ -6,12 +6,15 @@ alive and sweeping.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from scalable_topics.model.load import Rates, SegmentLoadStats, Thresholds
+from scalable_topics.model.load import Rates, SegmentLoadStats, Thresholds, by_metric
 from scalable_topics.model.names import Domain
+
+DEFAULT_CHANGE_THRESHOLD: Final = 0.25
 
 
 def is_material(last: Rates | None, current: Rates, *, change_threshold: float, thresholds: Thresholds) -> bool:
@@ -24,7 +27,7 @@ def is_material(last: Rates | None, current: Rates, *, change_threshold: float, 
         abs(now - before) > change_threshold * before
         or (now > split) is not (before > split)
         or (now < merge) is not (before < merge)
-        for before, now, split, merge in zip(last, current, thresholds.split, thresholds.merge, strict=True)
+        for _, before, now, split, merge in by_metric(last, current, thresholds.split, thresholds.merge)
     )
 
 
@@ -75,26 +78,37 @@ class Spell(Struct, frozen=True):
 
     load: SegmentLoadStats
     since_ms: int
+    """Wall clock: when the first of them was written."""
+    seen_at_ms: float
+    """The leader's own monotonic clock: when it saw the first of them."""
     merge_thresholds: Rates
 
+    def cold_ms(self, *, now_ms: int, monotonic_ms: float) -> float:
+        return cold_ms(now_ms=now_ms, changed_at_ms=self.since_ms, seen_for_ms=monotonic_ms - self.seen_at_ms)
 
-def continue_spell(before: Spell | None, load: SegmentLoadStats, *, merge_thresholds: Rates) -> Spell:
+
+def continue_spell(
+    before: Spell | None, load: SegmentLoadStats, *, seen_at_ms: float, merge_thresholds: Rates
+) -> Spell:
     """What a leader knows after one more report.
 
     A load that wobbles between two cold values is as cold as a steady one, so such a report does not start the clock
     anew. A change of policy does: what was below the old lines proves nothing about the new ones.
     """
-    goes_on = (
+    if before is not None and before.load == load and before.merge_thresholds == merge_thresholds:
+        return before
+    if (
         before is not None
         and before.merge_thresholds == merge_thresholds
         and _is_cold(before.load, merge_thresholds)
         and _is_cold(load, merge_thresholds)
-    )
-    return Spell(load, before.since_ms if before and goes_on else load.changed_at_ms, merge_thresholds)
+    ):
+        return replace(before, load=load)
+    return Spell(load, load.changed_at_ms, seen_at_ms, merge_thresholds)
 
 
 def _is_cold(load: SegmentLoadStats, merge_thresholds: Rates) -> bool:
-    return all(rate < limit for rate, limit in zip(load.rates, merge_thresholds, strict=True))
+    return all(rate < limit for _, rate, limit in by_metric(load.rates, merge_thresholds))
 
 
 def cold_ms(*, now_ms: int, changed_at_ms: int, seen_for_ms: float) -> float:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from scalable_topics.model.errors import InvalidArgument, Unsupported
+from scalable_topics.model.errors import CapReached, InvalidArgument, NotFound, Unsupported, WrongState
 from scalable_topics.model.hash_range import RING_SIZE, equal_ranges
 from scalable_topics.model.layout import SegmentLayout, legacy_layout
 from scalable_topics.model.names import Domain, TopicName
-from scalable_topics.model.record import MigratedFrom
+from scalable_topics.model.record import RECORD_LIMIT_BYTES, MigratedFrom, TopicRecord, encode_record
 from scalable_topics.model.replacements import migrate
 from scalable_topics.model.segment import CreatedBy, new_segment
 
@@ -34,6 +34,13 @@ def plan_migration(
     """0 partitions = the topic is not partitioned. `subscriptions`: those of each partition."""
     before = legacy_layout(_legacy_names(topic, partitions), at_ms=now_ms)
     after = before.apply(migrate(before, bucket_budget=bucket_budget, at_ms=now_ms), at_ms=now_ms)
+    size = len(encode_record(TopicRecord(incarnation="0" * 16, layout=after)))
+    if size > RECORD_LIMIT_BYTES:
+        raise CapReached(
+            f"the record of a migration of {partitions} partitions would be {size} bytes, above {RECORD_LIMIT_BYTES}",
+            subject=str(topic),
+            remedy="every child follows every partition; about 330 partitions fit",
+        )
     union = {subscription for of_partition in subscriptions for subscription in of_partition}
     return MigrationPlan(topic.to_scalable(), before, after, MigratedFrom(str(topic), partitions), tuple(sorted(union)))
 
@@ -45,27 +52,28 @@ class Connection(Struct, frozen=True):
     v5: bool
 
 
-class Refusal(Struct, frozen=True):
-    """Why a migration may not start. `status` is the HTTP status that PIP-475 gives it."""
+class OldClients(WrongState):
+    """Clients that would not follow the topic are still attached."""
 
-    status: int
-    reason: str
-    v4_connections: int = 0
+    def __init__(self, connections: Sequence[Connection], *, subject: str | None = None) -> None:
+        where = sorted({connection.partition for connection in connections})
+        super().__init__(
+            f"{len(connections)} connection(s) of old clients on partitions {where}",
+            subject=subject,
+            remedy="upgrade them, or force it",
+        )
+        self.connections = tuple(connections)
 
 
-def precheck(
-    *, record_exists: bool, topic_exists: bool, connections: Sequence[Connection], force: bool
-) -> Refusal | None:
-    """None = go ahead."""
+def precheck(*, record_exists: bool, topic_exists: bool, connections: Sequence[Connection], force: bool) -> None:
+    """Raise what keeps a migration from starting."""
     if record_exists:
-        return Refusal(409, "the topic is scalable already")
+        raise WrongState("the topic is scalable already")
     if not topic_exists:
-        return Refusal(404, "there is no such topic")
-    v4 = sum(not connection.v5 for connection in connections)
-    if v4 and not force:
-        where = sorted({connection.partition for connection in connections if not connection.v5})
-        return Refusal(409, f"{v4} connection(s) of old clients on partitions {where}: upgrade them, or force it", v4)
-    return None
+        raise NotFound("there is no such topic")
+    old = [connection for connection in connections if not connection.v5]
+    if old and not force:
+        raise OldClients(old)
 
 
 def synthetic_layout(topic: TopicName, partitions: int) -> SegmentLayout:
@@ -91,6 +99,6 @@ def _legacy_names(topic: TopicName, partitions: int) -> list[str]:
         )
     if not 0 <= partitions <= RING_SIZE:
         raise InvalidArgument(
-            f"a topic cannot have {partitions} partitions", subject=str(topic), remedy=f"0 to {RING_SIZE}"
+            f"a topic cannot have {partitions} partitions", subject=str(topic), remedy=f"give 0 to {RING_SIZE}"
         )
     return [str(topic.partition_name(index)) for index in range(partitions)] or [str(topic)]

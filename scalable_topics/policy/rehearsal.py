@@ -12,29 +12,31 @@ from msgspec.structs import replace
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.hash_range import RING_SIZE
-from scalable_topics.model.layout import Replacements, SegmentLayout, initial_layout
+from scalable_topics.model.layout import SegmentLayout, initial_layout
 from scalable_topics.model.load import Rates
 from scalable_topics.model.record import TopicRecord, encode_record
-from scalable_topics.model.replacements import merge, rebucket, split
 from scalable_topics.model.segment import SegmentInfo
 from scalable_topics.policy.autoscale import (
     ConsumerCount,
     Decision,
     KnownLoad,
+    LowDemand,
     Merge,
     NoAction,
     Rebucket,
     Split,
     TopicView,
     decide,
-    demand_is_low,
+    follow_demand,
+    replacements_of,
 )
 from scalable_topics.policy.cooldowns import LastOperations
-from scalable_topics.policy.load_reports import Sample, Spell, cold_ms, continue_spell, report
+from scalable_topics.policy.load_reports import DEFAULT_CHANGE_THRESHOLD, Sample, Spell, continue_spell, report
 from scalable_topics.policy.retention import sweep
 
-REPORT_CHANGE_THRESHOLD = 0.25
 _REPORTER = "rehearsal"
+_SESSION = 1
+_INCARNATION = "0" * 16
 
 LoadOf = Callable[[SegmentInfo], Rates]
 """The load that lands on a segment right now."""
@@ -46,7 +48,7 @@ class Rehearsal(Struct, frozen=True, kw_only=True):
     layout: SegmentLayout
     loads: Mapping[int, Spell] = {}
     last: LastOperations = LastOperations()
-    demand_low_since_ms: int | None = None
+    demand: LowDemand | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -67,8 +69,8 @@ def step(
     """Measure, decide, apply and sweep, at `now_ms`."""
     loads = _measure(before, load_of, policy, now_ms)
     view = _view(before, loads, consumers, now_ms)
-    low_since = (before.demand_low_since_ms or now_ms) if demand_is_low(view, policy) else None
-    view = replace(view, demand_low_ms=None if low_since is None else now_ms - low_since)
+    demand = follow_demand(before.demand, view, policy, now_ms=now_ms)
+    view = replace(view, demand_low_ms=None if demand is None else now_ms - demand.since_ms)
     decision = decide(view, policy)
     change = replacements_of(decision, before.layout, policy, at_ms=now_ms)
     layout = before.layout.apply(change, at_ms=now_ms) if change else before.layout
@@ -77,25 +79,9 @@ def step(
         layout=layout.prune(swept.prune) if swept.prune else layout,
         loads=loads,
         last=_last(before.last, decision, now_ms),
-        demand_low_since_ms=low_since,
+        demand=demand,
     )
     return Step(view=view, decision=decision, after=after)
-
-
-def replacements_of(
-    decision: Decision, layout: SegmentLayout, policy: AutoScalePolicy, *, at_ms: int
-) -> Replacements | None:
-    """The layout change that a decision asks for; None = none."""
-    max_buckets = policy.entry_bucket_max_per_segment
-    match decision:
-        case Split(ways=ways):
-            return split(layout, ways, at_ms=at_ms, max_segments=policy.max_segments)
-        case Merge(segment_ids=segment_ids):
-            return merge(layout, segment_ids, at_ms=at_ms, max_buckets=max_buckets, min_segments=policy.min_segments)
-        case Rebucket(segment_ids=segment_ids, bucket_count=count):
-            return rebucket(layout, segment_ids, count, at_ms=at_ms, max_buckets=max(max_buckets, count))
-        case NoAction():
-            return None
 
 
 def density_load(density: Callable[[int, int], float], per_unit: Rates) -> LoadOf:
@@ -121,13 +107,15 @@ def _measure(before: Rehearsal, load_of: LoadOf, policy: AutoScalePolicy, now_ms
         known = before.loads.get(segment.segment_id)
         written = report(
             known.load if known else None,
-            Sample(rates=load_of(segment), at_ms=now_ms, reporter=_REPORTER, reporter_session=1),
+            Sample(rates=load_of(segment), at_ms=now_ms, reporter=_REPORTER, reporter_session=_SESSION),
             in_record=True,
-            change_threshold=REPORT_CHANGE_THRESHOLD,
+            change_threshold=DEFAULT_CHANGE_THRESHOLD,
             thresholds=policy.thresholds,
         )
         if written is not None:
-            loads[segment.segment_id] = continue_spell(known, written, merge_thresholds=policy.merge_thresholds)
+            loads[segment.segment_id] = continue_spell(
+                known, written, seen_at_ms=now_ms, merge_thresholds=policy.merge_thresholds
+            )
     return loads
 
 
@@ -139,12 +127,12 @@ def _view(
         load={
             segment_id: KnownLoad(
                 spell.load.rates,
-                cold_ms(now_ms=now_ms, changed_at_ms=spell.since_ms, seen_for_ms=now_ms - spell.since_ms),
+                spell.cold_ms(now_ms=now_ms, monotonic_ms=now_ms),
             )
             for segment_id, spell in loads.items()
         },
         consumers=consumers,
-        record_bytes=len(encode_record(TopicRecord(layout=before.layout))),
+        record_bytes=len(encode_record(TopicRecord(incarnation=_INCARNATION, layout=before.layout))),
         since_last_split_ms=_since(before.last.split_at_ms, now_ms),
         since_last_merge_ms=_since(before.last.merge_at_ms, now_ms),
         since_last_rebucket_ms=_since(before.last.rebucket_at_ms, now_ms),

@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
+from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.model.layout import SegmentLayout
 from scalable_topics.model.positions import Position
+from scalable_topics.model.quantities import is_finite
 from scalable_topics.model.segment import SegmentInfo, SegmentState
 
 
@@ -25,6 +27,8 @@ def sweep(
     layout: SegmentLayout, *, now_ms: int, retention_minutes: float, drained: Mapping[str, Collection[int]]
 ) -> Sweep:
     """`drained`: for every recorded subscription, the segments with its drained marker."""
+    if not is_finite(retention_minutes):
+        raise InvalidArgument(f"{retention_minutes} is not a retention", remedy="give minutes; negative = for ever")
     prune: set[int] = set()
     kept: dict[int, str] = {}
     # Parents have lower ids: when a segment is looked at, its ancestors have been.

@@ -87,12 +87,3 @@ def batches_by_bucket(*, batching: bool, encryption: bool) -> bool:
     reshaped, so it is never made.
     """
     return batching and not encryption
-
-
-def inner_producer_name(name: str, segment_id: int) -> str:
-    return f"{name}-seg-{segment_id}"
-
-
-def outer_producer_name(inner_name: str, segment_id: int) -> str:
-    """The application's name of a producer seen on a segment; another suffix, or nothing before it, was never ours."""
-    return inner_name.removesuffix(f"-seg-{segment_id}") or inner_name

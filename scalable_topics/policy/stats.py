@@ -4,30 +4,40 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from scalable_topics.model.names import outer_producer_name
 from scalable_topics.model.subscription import SubscriptionType
-from scalable_topics.policy.routing import outer_producer_name
 
 
-class TopicTotals(Struct, frozen=True, rename="camel"):
-    """Rates to three decimals, sizes in bytes."""
+class SegmentTotals(Struct, frozen=True):
+    """Of one segment. Rates are messages/s and bytes/s, sizes bytes."""
 
     msg_rate_in: float = 0
     bytes_rate_in: float = 0
     storage_size: int = 0
     backlog_size: int = 0
 
-    @property
-    def average_msg_size(self) -> float:
-        return round(self.bytes_rate_in / self.msg_rate_in, 3) if self.msg_rate_in else 0
+
+class TopicTotals(Struct, frozen=True, rename="camel"):
+    """Of all segments; rates to three decimals."""
+
+    msg_rate_in: float
+    bytes_rate_in: float
+    storage_size: int
+    backlog_size: int
+    average_msg_size: float
 
 
-def total(segments: Iterable[TopicTotals]) -> TopicTotals:
+def total(segments: Iterable[SegmentTotals]) -> TopicTotals:
     parts = list(segments)
+    messages = sum(part.msg_rate_in for part in parts)
+    size = sum(part.bytes_rate_in for part in parts)
     return TopicTotals(
-        round(sum(part.msg_rate_in for part in parts), 3),
-        round(sum(part.bytes_rate_in for part in parts), 3),
+        round(messages, 3),
+        round(size, 3),
         sum(part.storage_size for part in parts),
         sum(part.backlog_size for part in parts),
+        # Divided before it is rounded: of a slow topic rounding leaves nothing to divide by.
+        round(size / messages, 3) if messages else 0,
     )
 
 

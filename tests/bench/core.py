@@ -48,6 +48,7 @@ RECORD_SIZES: Final = (100, 1_000, 4_000)
 LARGEST: Final = 10_000
 LOOKUPS: Final = 10_000
 POLICY: Final = AutoScalePolicy(max_segments=20_000)
+INCARNATION: Final = "0" * 16
 
 
 class Shape(Struct, frozen=True):
@@ -196,7 +197,7 @@ def _lookups() -> Iterator[Case]:
 
 
 def _records() -> Iterator[Case]:
-    records = {size: TopicRecord(layout=_dag(size)) for size in RECORD_SIZES}
+    records = {size: TopicRecord(incarnation=INCARNATION, layout=_dag(size)) for size in RECORD_SIZES}
     for size, record in records.items():
         document = json.loads(encode_record(record))
         yield Case(

@@ -39,6 +39,8 @@ def test_a_file_a_policy_and_consumers(tmp_path: Path, capsys: pytest.CaptureFix
         (["--policy", '{"minSegments": 9, "maxSegments": 3}'], "at most maxSegments (3)"),
         (["--scale", "nan"], "--scale nan is not a factor"),
         (["--step", "soon"], "'soon' is not a duration"),
+        (["--step", "2d"], "--step 2d leaves nothing"),
+        (["--policy", "[" * 5_000], "--policy is not JSON"),
         (["--step", "0s"], "--step must be longer than nothing"),
         (["--segments", "0"], "a topic cannot have 0 segments"),
         (["--consumers", "-1"], "cannot have -1 connected"),

@@ -47,23 +47,34 @@ def run_file(path: Path) -> Iterator[Result]:
 
 
 def run_case(case: Mapping[str, Any]) -> Result:
-    component, name = case["component"], case["name"]
-    if case["form"] != "mechanical":
-        return Result(component, name, "unsupported", "prose")
-    adapter = ADAPTERS.get((component, case["when"]))
-    if adapter is None:
-        return Result(component, name, "unsupported", f"no adapter for {component}.{case['when']}")
-    actual: Answer
+    """Never raises: whatever is wrong with a case, or with us, fails that case, and the run goes on."""
     try:
-        actual = adapter(case["given"])
-    except ScalableTopicsError as error:
-        actual = {"throws": error.kind, "message": str(error)}
-    except Exception as error:  # whatever it is, it fails this case, and the run goes on
-        actual = {"raised": repr(error)}
-    problem = difference(case["then"], actual, "then")
+        component, name, form, verb = case["component"], case["name"], case["form"], case["when"]
+        if form != "mechanical":
+            return Result(component, name, "unsupported", "prose")
+        adapter = ADAPTERS.get((component, verb))
+        if adapter is None:
+            return Result(component, name, "unsupported", f"no adapter for {component}.{verb}")
+        actual = _answer(adapter, case["given"])
+        problem = difference(case["then"], actual, "then")
+    except Exception as error:
+        return Result(_text(case, "component"), _text(case, "name"), "fail", f"not a case: {error!r}")
     if problem is None:
         return Result(component, name, "pass")
     return Result(component, name, "fail", {"problem": problem, "expected": case["then"], "actual": actual})
+
+
+def _answer(adapter: Adapter, given: Given) -> Answer:
+    try:
+        return adapter(given)
+    except ScalableTopicsError as error:
+        return {"throws": error.kind, "message": str(error)}
+    except Exception as error:
+        return {"raised": repr(error)}
+
+
+def _text(case: Any, name: str) -> str:
+    return str(case.get(name)) if isinstance(case, Mapping) else repr(case)
 
 
 def difference(expected: Any, actual: Any, where: str) -> str | None:
@@ -79,7 +90,7 @@ def difference(expected: Any, actual: Any, where: str) -> str | None:
         same = expected == actual and isinstance(actual, bool) is isinstance(expected, bool)
     else:
         number = isinstance(actual, (int, float)) and not isinstance(actual, bool)
-        same = number and math.isclose(expected, actual, rel_tol=1e-9, abs_tol=0)
+        same = number and (expected == actual or math.isclose(expected, actual, rel_tol=1e-9, abs_tol=0))
     return None if same else f"{where}: expected {expected!r}, got {actual!r}"
 
 

@@ -82,6 +82,8 @@ def test_pitfall_51_overrides_that_are_invalid_together_disable_and_say_why() ->
     broken_broker = effective_policy({"maxSegments": "many"}, None, None)
     assert "autoScalePolicy.maxSegments: 'many' is not a whole number" in broken_broker.problems[0]
     assert effective_policy(None).valid
+    for nonsense in ({"splitCooldownSeconds": "9" * 400}, {"splitMsgRateInThreshold": 10**400}, [1]):
+        assert not effective_policy(nonsense).valid  # type: ignore[arg-type]
 
 
 def test_pitfall_95_units_are_in_the_names_and_text_may_say_them() -> None:

@@ -14,7 +14,7 @@ from scalable_topics.model.layout import Replacement, SegmentLayout, initial_lay
 from scalable_topics.model.record import TopicRecord, decode_record, encode_record
 from scalable_topics.model.replacements import merge, migrate, rebucket, split
 from scalable_topics.model.segment import CreatedBy, SegmentState
-from tests.strategies import layouts, next_layouts
+from tests.strategies import INCARNATION, layouts, next_layouts
 
 
 class LayoutLife(RuleBasedStateMachine):
@@ -57,7 +57,7 @@ class LayoutLife(RuleBasedStateMachine):
 
     @invariant()
     def the_record_is_the_same_bytes_again(self) -> None:
-        data = encode_record(TopicRecord(layout=self.layout))
+        data = encode_record(TopicRecord(incarnation=INCARNATION, layout=self.layout))
         assert decode_record(data).layout == self.layout
         assert encode_record(decode_record(data)) == data
 
@@ -126,6 +126,15 @@ def test_migration_replaces_overlapping_partitions_by_one_apply() -> None:
     assert after.segments[0].sealed_at_ms == 5
 
 
+def test_old_partitions_are_replaced_all_together() -> None:
+    both = legacy_layout(["a", "b"])
+    (whole,) = migrate(both, at_ms=1)
+    half = Replacement((0,), tuple(replace(child, parent_ids=(0,)) for child in whole.children))
+
+    with pytest.raises(InvalidArgument, match="all together"):
+        both.apply((half,), at_ms=1)
+
+
 def test_only_old_partitions_can_be_migrated() -> None:
     with pytest.raises(WrongState):
         migrate(initial_layout(2), at_ms=1)
@@ -147,6 +156,8 @@ def test_announced_ids_are_burnt_even_if_nothing_comes_of_them() -> None:
     assert announced.epoch == layout.epoch
     assert [child.segment_id for child in again[0].children] == [4, 5]
     assert announced.announce(first) == announced
+    with pytest.raises(InvalidArgument, match="no children to announce"):
+        layout.announce(())
 
 
 def test_announced_children_are_applied_verbatim_whatever_was_pruned_meanwhile() -> None:
@@ -185,6 +196,10 @@ def child_of(replacement: Replacement, **fields: Any) -> Replacement:
         ({"hash_range": HashRange(0, 20_000)}, InvalidArgument),
         ({"parent_ids": (1,)}, InvalidArgument),
         ({"created_at_epoch": 2}, InvalidArgument),
+        ({"created_by": CreatedBy.INITIAL}, InvalidArgument),
+        ({"created_by": CreatedBy.REBUCKET}, InvalidArgument),
+        ({"merge_depth": 7}, InvalidArgument),
+        ({"segment_id": 2**63 - 1}, CapReached),
         ({"state": SegmentState.SEALED, "sealed_at_epoch": 1}, InvalidArgument),
     ],
 )

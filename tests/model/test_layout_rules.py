@@ -69,6 +69,8 @@ def problems(layout: SegmentLayout) -> tuple[str, ...]:
         (5, {"createdBy": "MERGE", "mergeDepth": 1}, "segment 5 (MERGE"),
         (6, {"createdBy": "SPLIT"}, "segment 6 (SPLIT"),
         (0, {"sealedAtEpoch": 0}, "epochs 0 to 0"),
+        (4, {"createdAtEpoch": 2}, "segment 4 (SPLIT"),
+        (5, {"createdAtEpoch": 3, "sealedAtEpoch": 3}, "segment 5 (REBUCKET"),
         (3, {"hashRange": {"start": 0, "end": 21845}}, "segment 3 (SPLIT, [0000, 5555]"),
         (4, {"hashRange": {"start": 0, "end": 100}}, "segment 6 (MERGE, [2aab, aaa9]"),
         (5, {"hashRange": {"start": 21846, "end": 43689}}, "segment 5 (REBUCKET, [5556, aaa9]"),
@@ -154,7 +156,9 @@ def test_overlapping_legacy_parents_are_the_one_exception() -> None:
 
     half = damaged({1: {"hashRange": {"start": 0, "end": 32767}}}, before)
     assert "epoch -1" in problems(half)[0]
-    assert "overlap" in problems(SegmentLayout(0, 2, before.segments))[0]
+    later = problems(SegmentLayout(0, 2, before.segments))
+    assert later[0] == "segment 0 is an old partition, and still ACTIVE after the migration"
+    assert "overlap" in later[2]
     not_whole = damaged({1: {"hashRange": {"start": 0, "end": 32767}}}, after)
     assert any("segment 3 (MIGRATION" in problem for problem in problems(not_whole))
     deep = damaged({2: {"mergeDepth": 1}}, after)

@@ -64,7 +64,7 @@ def test_every_kind_of_store_key() -> None:
     assert paths.broker("host:8080") == "/scalable-topics/brokers/host%3A8080"
     assert paths.reporter("b1") == "/scalable-topics/brokers/b1/reporter"
     assert paths.policies("t:1", "n") == "/scalable-topics/namespaces/t%3A1/n/policies"
-    assert StorePaths("/x///").root == "/x"
+    assert StorePaths("/boX///").root == "/boX"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,7 @@ def test_storage_names_that_are_not_segments(wrong: str) -> None:
         ("t/n/x-partition-0", "topic://t/n/x", 0),
         ("t/n/x-partition-03", "topic://t/n/x-partition-03", None),
         ("t/n/x-partition-", "topic://t/n/x-partition-", None),
+        ("t/n/x-partition-" + "9" * 5_000, "topic://t/n/x-partition-" + "9" * 5_000, None),
         ("t/n/-partition-1", "topic://t/n/-partition-1", None),
         ("topic://t/n/x-partition-3", "topic://t/n/x-partition-3", None),
         ("persistent://t/n/x-partition-1-partition-2", "topic://t/n/x-partition-1", 2),
@@ -191,18 +192,27 @@ def test_encoding_refuses_what_utf_8_cannot_say() -> None:
 
 def test_topic_list_hash_of_nothing() -> None:
     assert topic_list_hash([]) == "00000000"
+    with pytest.raises(InvalidArgument, match="UTF-8"):
+        topic_list_hash(["\ud800"])
+    with pytest.raises(InvalidArgument, match="ids are longs"):
+        parse_name("segment://t/n/x/0000-ffff-9999999999999999999")
     assert topic_list_hash(["b", "a"]) == topic_list_hash(["a", "b"]) != topic_list_hash(["a"])
 
 
-def test_pitfall_14_and_76_one_address_function_honours_legacy_names_and_incarnations() -> None:
+def test_pitfall_76_a_legacy_segment_is_reached_under_its_old_name() -> None:
+    (old,) = legacy_layout(["persistent://t/n/x-partition-0"]).active
+
+    legacy = segment_address(TopicName.parse("topic://t/n/x"), old, incarnation="00000000000000aa")
+
+    assert legacy.logical == legacy.physical == "persistent://t/n/x-partition-0"
+
+
+def test_pitfall_14_the_address_comes_from_the_segments_record() -> None:
     topic = TopicName.parse("topic://t/n/x")
     (segment,) = initial_layout(1).active
-    (old,) = legacy_layout(["persistent://t/n/x-partition-0"]).active
 
     one = segment_address(topic, segment, incarnation="00000000000000aa")
     other = segment_address(topic, segment, incarnation="00000000000000ab")
-    legacy = segment_address(topic, old, incarnation="00000000000000aa")
 
     assert one.logical == other.logical == "segment://t/n/x/0000-ffff-0"
     assert one.physical == "segment://t/n/x/0000-ffff-0@00000000000000aa" != other.physical
-    assert legacy.logical == legacy.physical == "persistent://t/n/x-partition-0"

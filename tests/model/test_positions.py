@@ -67,6 +67,12 @@ def test_a_message_id_needs_a_position() -> None:
         Checkpoint.decode(b"\0\xff\xff\xff\xff")
     with pytest.raises(InvalidArgument, match="two longs"):
         MessageId(0, (2**63, 0)).encode()
+    with pytest.raises(InvalidArgument, match="ids are longs"):
+        MessageId(2**63, (0, 0)).encode()
+    with pytest.raises(InvalidArgument, match="ids are longs"):
+        Checkpoint({2**63: DONE}).encode()
+    with pytest.raises(DecodeError, match="segment 5 a second time"):
+        Checkpoint.decode(bytes.fromhex("0000000002" + 2 * ("000000000000000500000000")))
 
 
 def test_the_bytes_are_pulsars_layout() -> None:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from scalable_topics.model.errors import DecodeError, InvalidArgument
-from scalable_topics.model.layout import SegmentLayout, initial_layout
+from scalable_topics.model.errors import DecodeError, InvalidArgument, WrongState
+from scalable_topics.model.layout import SegmentLayout, initial_layout, legacy_layout
 from scalable_topics.model.operation import FinishedOperation, Operation, OperationKind, Outcome, Phase
 from scalable_topics.model.record import MigratedFrom, TopicRecord, TopicState, decode_record, encode_record
 from scalable_topics.model.replacements import merge, split
-from tests.strategies import layouts
+from tests.strategies import INCARNATION, layouts
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 longs = st.integers(0, 2**63 - 1)
@@ -25,11 +25,12 @@ def operations(draw: st.DrawFn, layout: SegmentLayout) -> Operation | None:
     divisible = [segment.segment_id for segment in layout.active if segment.hash_range.size > 1]
     if not divisible or draw(st.booleans()):
         return None
+    change = split(layout, {draw(st.sampled_from(divisible)): 2}, at_ms=5)
     return Operation(
         id=draw(texts),
         kind=OperationKind.SPLIT,
         phase=draw(st.sampled_from(Phase)),
-        replacements=split(layout, {draw(st.sampled_from(divisible)): 2}, at_ms=5),
+        replacements=change,
         reason=draw(texts),
         by=draw(texts),
         started_at_ms=draw(longs),
@@ -40,6 +41,7 @@ def operations(draw: st.DrawFn, layout: SegmentLayout) -> Operation | None:
 @st.composite
 def records(draw: st.DrawFn) -> TopicRecord:
     layout = draw(layouts(max_ops=4))
+    operation = draw(operations(layout))
     finished = st.builds(
         FinishedOperation,
         id=texts,
@@ -50,11 +52,11 @@ def records(draw: st.DrawFn) -> TopicRecord:
     )
     return TopicRecord(
         incarnation=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
-        state=draw(st.sampled_from(TopicState)),
-        layout=layout,
+        state=draw(st.sampled_from([state for state in TopicState if state is not TopicState.MIGRATING])),
+        layout=layout if operation is None else layout.announce(operation.replacements),
         properties=draw(st.dictionaries(texts, texts, max_size=3)),
         auto_scale_policy=draw(st.none() | st.just({"maxSegments": 4, "splitCooldownSeconds": 0.5})),
-        operation=draw(operations(layout)),
+        operation=operation,
         recent_operations=tuple(draw(st.lists(finished, max_size=3, unique_by=lambda entry: entry.id))),
         garbage=tuple(draw(st.lists(texts, max_size=2))),
         subscriptions_revision=draw(longs),
@@ -108,7 +110,16 @@ def test_remarks_go_with_what_they_were_about() -> None:
     done = [
         FinishedOperation(id=name, kind=OperationKind.SPLIT, outcome=Outcome.DONE, finished_at_ms=1) for name in "xy"
     ]
-    document = json.loads(encode_record(TopicRecord(layout=layout, operation=first, recent_operations=tuple(done))))
+    document = json.loads(
+        encode_record(
+            TopicRecord(
+                incarnation=INCARNATION,
+                layout=layout.announce(first.replacements),
+                operation=first,
+                recent_operations=tuple(done),
+            )
+        )
+    )
     document["segments"]["0"]["colour"] = "red"
     document["segments"]["1"]["colour"] = "blue"
     document["operation"]["mood"] = "calm"
@@ -133,7 +144,9 @@ def test_remarks_go_with_what_they_were_about() -> None:
 
 def test_pitfall_07_a_layout_change_keeps_policy_and_properties() -> None:
     layout = initial_layout(1)
-    record = TopicRecord(layout=layout, properties={"owner": "alice"}, auto_scale_policy={"maxSegments": 3})
+    record = TopicRecord(
+        incarnation=INCARNATION, layout=layout, properties={"owner": "alice"}, auto_scale_policy={"maxSegments": 3}
+    )
 
     changed = replace(record, layout=layout.apply(split(layout, {0: 2}, at_ms=1), at_ms=1))
     read = decode_record(encode_record(changed))
@@ -144,7 +157,7 @@ def test_pitfall_07_a_layout_change_keeps_policy_and_properties() -> None:
 def test_the_field_names_are_the_pips() -> None:
     layout = initial_layout(1).apply(split(initial_layout(1), {0: 2}, at_ms=8), at_ms=9)
 
-    document = json.loads(encode_record(TopicRecord(layout=layout)))
+    document = json.loads(encode_record(TopicRecord(incarnation=INCARNATION, layout=layout)))
 
     assert list(document)[:5] == ["epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy"]
     assert document["segments"]["0"] == {
@@ -165,7 +178,7 @@ def test_the_field_names_are_the_pips() -> None:
 
 
 def test_field_order_and_white_space_do_not_matter() -> None:
-    record = TopicRecord(layout=initial_layout(3), properties={"b": "1", "a": "2"})
+    record = TopicRecord(incarnation=INCARNATION, layout=initial_layout(3), properties={"b": "1", "a": "2"})
     document = json.loads(encode_record(record))
     document["segments"] = dict(reversed(document["segments"].items()))
     shuffled = json.dumps(dict(reversed(document.items())), indent=2).encode()
@@ -174,9 +187,11 @@ def test_field_order_and_white_space_do_not_matter() -> None:
     assert encode_record(decode_record(shuffled)) == encode_record(record)
 
 
-VALID = json.loads(
-    encode_record(TopicRecord(layout=initial_layout(2).apply(split(initial_layout(2), {0: 2}, at_ms=1), at_ms=1)))
-)
+def split_once() -> SegmentLayout:
+    return initial_layout(2).apply(split(initial_layout(2), {0: 2}, at_ms=1), at_ms=1)
+
+
+VALID = json.loads(encode_record(TopicRecord(incarnation=INCARNATION, layout=split_once())))
 
 
 @pytest.mark.parametrize("name", ["epoch", "nextSegmentId", "segments", "properties", "incarnation", "state"])
@@ -282,6 +297,98 @@ def test_truncated_records_are_refused(data: st.DataObject) -> None:
         decode_record(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
+def with_operation(**child: Any) -> bytes:
+    """A record in the middle of a split of segment 0, whose first child is tampered with."""
+    layout = initial_layout(2)
+    change = split(layout, {0: 2}, at_ms=1)
+    operation = Operation(
+        id="op",
+        kind=OperationKind.SPLIT,
+        phase=Phase.PREPARING,
+        replacements=change,
+        reason="manual",
+        by="alice",
+        started_at_ms=2,
+    )
+    whole = encode_record(TopicRecord(incarnation=INCARNATION, layout=layout.announce(change), operation=operation))
+    document = json.loads(whole)
+    document["operation"]["replacements"][0]["children"][0].update(child)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("child", "story"),
+    [
+        ({"createdBy": "INITIAL"}, "cannot come from segment 0"),
+        ({"mergeDepth": 7}, "cannot come from segment 0"),
+        ({"segmentId": 1}, "this id is taken"),
+        ({"segmentId": 2**63 - 1}, "used up all segment ids"),
+        ({"segmentId": 50}, "ids were never burnt"),
+        ({"parentIds": [1]}, "it is not a new child of"),
+        ({"hashRange": {"start": 0, "end": 5}}, "do not tile"),
+        ({"createdAtEpoch": 0}, ""),
+    ],
+)
+def test_an_operation_that_could_never_be_finished_is_told_when_it_is_read(child: dict[str, Any], story: str) -> None:
+    decode_record(with_operation())
+    if not story:
+        decode_record(with_operation(**child))
+        return
+    with pytest.raises(DecodeError, match=story):
+        decode_record(with_operation(**child))
+
+
+@pytest.mark.parametrize(
+    ("change", "story"),
+    [
+        ({"operation": {"replacements": []}}, "changes nothing"),
+        ({"operation": {"startedAtMs": -1}}, "startedAtMs -1 is not a time"),
+        ({"subscriptionsRevision": -5}, "subscriptionsRevision -5"),
+        ({"subscriptionsRevision": 10**30}, "subscriptionsRevision 10"),
+        ({"migratedFrom": {"topic": "x", "partitions": -3}}, "-3 is not a number of partitions"),
+        ({"state": "MIGRATING"}, "a record in state MIGRATING cannot be at epoch 0"),
+    ],
+)
+def test_parts_that_do_not_fit(change: dict[str, Any], story: str) -> None:
+    document = json.loads(with_operation())
+    for name, value in change.items():
+        document[name] = {**document[name], **value} if name == "operation" else value
+
+    with pytest.raises(DecodeError, match=story):
+        decode_record(json.dumps(document).encode())
+
+
+def test_the_layout_before_a_migration_belongs_to_a_migrating_record() -> None:
+    record = TopicRecord(incarnation=INCARNATION, layout=legacy_layout(["a", "b"]), state=TopicState.MIGRATING)
+
+    assert decode_record(encode_record(record)) == record
+    with pytest.raises(DecodeError, match="a record in state ACTIVE cannot be at epoch -1"):
+        decode_record(encode_record(replace(record, state=TopicState.ACTIVE)))
+    with pytest.raises(WrongState, match="by modulo"):
+        record.layout.find_active(5)
+
+
+def test_an_odd_spelling_of_an_id_is_refused() -> None:
+    """It would survive its segment as a field nobody knows, and make the record unreadable."""
+    document = json.dumps(VALID).replace('"0": {', '"-0": {', 1).encode()
+
+    with pytest.raises(DecodeError, match="odd spelling"):
+        decode_record(document)
+
+
+def test_a_long_document_with_a_repeated_name_is_refused_at_once() -> None:
+    fields = ",".join(f'"x{number}": 1' for number in range(50_000))
+    document = json.dumps(VALID)[:-1] + "," + fields + ', "x49999": 2}'
+
+    with pytest.raises(DecodeError, match="'x49999' occurs twice"):
+        decode_record(document.encode())
+
+
+def test_text_that_utf_8_cannot_say_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="UTF-8"):
+        encode_record(TopicRecord(incarnation=INCARNATION, layout=initial_layout(1), properties={"a": "\ud800"}))
+
+
 def test_an_incarnation_is_sixteen_hex_digits() -> None:
     assert TopicRecord(incarnation="0123456789abcdef").incarnation
     for wrong in ("", "0" * 15, "0" * 17, "000000000000000G", "000000000000000A"):
@@ -289,9 +396,9 @@ def test_an_incarnation_is_sixteen_hex_digits() -> None:
             TopicRecord(incarnation=wrong)
 
 
-def test_records_encode_the_same_in_any_process() -> None:
-    """Equal records are equal bytes, which is what a compare on the value needs."""
-    record = TopicRecord(layout=initial_layout(2), properties={"a": "1"})
+def test_equal_records_are_equal_bytes() -> None:
+    """Which is what a compare on the value needs."""
+    record = TopicRecord(incarnation=INCARNATION, layout=initial_layout(2), properties={"a": "1"})
 
     assert encode_record(record) == encode_record(decode_record(encode_record(record)))
     assert msgspec.json.decode(encode_record(record))["segments"]["1"]["hashRange"] == {"start": 32768, "end": 65535}

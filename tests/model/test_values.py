@@ -1,5 +1,6 @@
 """Small values: ranges, hashes, buckets, quantities, loads."""
 
+import json
 import math
 
 import pytest
@@ -7,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalable_topics.model import entry_buckets
-from scalable_topics.model.errors import InvalidArgument, NotFound, WrongState
+from scalable_topics.model.errors import DecodeError, InvalidArgument, NotFound, WrongState
 from scalable_topics.model.hash_range import RING_SIZE, HashRange, equal_ranges, tiling_problem
 from scalable_topics.model.hashing import bucket_hash, legacy_partition, raw_hash, segment_hash
-from scalable_topics.model.load import SegmentLoadStats, validate_rates
+from scalable_topics.model.load import SegmentLoadStats, decode_load, encode_load, validate_rates
 from scalable_topics.model.quantities import parse_amount, parse_seconds
 
 hashes = st.integers(0, RING_SIZE - 1)
@@ -165,7 +166,8 @@ def test_amounts(text: object, amount: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "s", "-1s", "1w", "1 s s", "1e3", "0x1", "५s", None, True, [], math.nan, math.inf, 10**400]
+    "wrong",
+    ["", "s", "-1s", "1w", "1 s s", "1e3", "0x1", "५s", None, True, [], math.nan, math.inf, 10**400, "9" * 5_000],
 )
 def test_what_is_not_a_quantity(wrong: object) -> None:
     with pytest.raises(InvalidArgument, match=r"is not a duration .*write 60s"):
@@ -192,7 +194,7 @@ def test_rates_are_finite_and_not_negative(field: str, wrong: float) -> None:
 def test_load_records() -> None:
     assert load(msg_rate_in=0).rates == (0, 1, 1, 1)
     for wrong in ({"changed_at_ms": -1}, {"reporter_session": -1}):
-        with pytest.raises(InvalidArgument, match="must be 0 or more"):
+        with pytest.raises(InvalidArgument, match="must be longs of 0 or more"):
             load(**wrong)
     load(changed_at_ms=0, reporter_session=0)
     with pytest.raises(InvalidArgument, match="expected 4 rates, got 3"):
@@ -210,3 +212,32 @@ def test_errors_read_as_a_sentence_with_a_way_out() -> None:
         "segment 4",
         "active segments: [1]",
     )
+
+
+@given(st.builds(load, msg_rate_in=st.floats(0, 1e12), changed_at_ms=st.integers(0, 2**63 - 1)))
+def test_load_records_survive_the_store(stats: SegmentLoadStats) -> None:
+    assert decode_load(encode_load(stats)) == stats
+
+
+@given(
+    st.binary(max_size=40)
+    | st.dictionaries(
+        st.sampled_from(["msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "changedAtMs", "reporter"]),
+        st.none() | st.integers() | st.floats() | st.text(max_size=3),
+    ).map(lambda document: json.dumps({"reporterSession": 1, **document}).encode())
+)
+def test_hostile_load_records_end_in_our_error(data: bytes) -> None:
+    try:
+        stats = decode_load(data, subject="segment 3")
+    except DecodeError as error:
+        assert str(error).startswith("segment 3: ")
+    else:
+        assert min(stats.rates) >= 0
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 3), (0, 3.5), (False, 3), (0, True)])
+def test_a_range_is_made_of_whole_numbers(bounds: tuple[int, int]) -> None:
+    with pytest.raises(InvalidArgument, match="is not a hash range"):
+        HashRange(*bounds)
+    with pytest.raises(InvalidArgument, match="entry buckets"):
+        entry_buckets.validate(2.5)  # type: ignore[arg-type]

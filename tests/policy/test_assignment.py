@@ -105,43 +105,28 @@ def test_balanced_within_one(situation: tuple[SegmentLayout, list[str], set[int]
 
 
 @settings(max_examples=200)
-@given(situations())
-def test_the_fewest_whole_segments_move(situation: tuple[SegmentLayout, list[str], set[int], Assignment]) -> None:
+@given(
+    st.integers(1, 14),
+    st.lists(st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=10), min_size=2, max_size=4),
+)
+def test_the_fewest_whole_segments_move(segments: int, groups: list[list[str]]) -> None:
     """Of all assignments that are balanced, none lets the consumers keep more of what they held."""
-    layout, members, drained, previous = situation
-    free = {segment.segment_id for segment in assignable(layout, drained)}
-    if not members or len(members) > len(free):
-        return
-    held = {name: {unit.segment_id for unit in previous.get(name, ())} & free for name in members}
-    first_holder: dict[int, str] = {}
-    for segment_id in free:
-        by_bucket = [
-            (unit.buckets or (0, 0), name)
-            for name in members
-            for unit in previous.get(name, ())
-            if unit.segment_id == segment_id
-        ]
-        if by_bucket:
-            first_holder[segment_id] = min(by_bucket)[1]
-    inherited = any(set(layout.segments[segment_id].parent_ids) for segment_id in free)
-    if inherited:
-        return  # a child that inherits is held as well, which the bound below does not count
-
-    assigned = assign(layout, members, drained=drained, previous=previous)
-    kept = sum(
-        unit.segment_id in held[name] and first_holder[unit.segment_id] == name
-        for name, units in assigned.items()
-        for unit in units
-    )
-    counts = sorted(Counter(first_holder.values()).values(), reverse=True) + [0] * len(members)
-    width, wider = divmod(len(free), len(members))
-    most = sum(min(count, width + (index < wider)) for index, count in enumerate(counts[: len(members)]))
-    assert kept == most
+    layout = initial_layout(segments)
+    previous: Assignment = {}
+    for group in groups:
+        members = group[:segments]
+        assigned = assign(layout, members, drained=(), previous=previous)
+        held = {name: {unit.segment_id for unit in previous.get(name, ())} for name in members}
+        kept = sum(unit.segment_id in held[name] for name, units in assigned.items() for unit in units)
+        width, wider = divmod(segments, len(members))
+        counts = sorted((len(of) for of in held.values()), reverse=True)
+        assert kept == sum(min(count, width + (index < wider)) for index, count in enumerate(counts))
+        previous = assigned
 
 
-@given(situations(), st.randoms(use_true_random=False))
+@given(situations())
 def test_the_order_of_arguments_does_not_matter(
-    situation: tuple[SegmentLayout, list[str], set[int], Assignment], rng: object
+    situation: tuple[SegmentLayout, list[str], set[int], Assignment],
 ) -> None:
     layout, members, drained, previous = situation
     backwards = dict(reversed(list(previous.items())))
@@ -149,9 +134,6 @@ def test_the_order_of_arguments_does_not_matter(
     assert assign(layout, reversed(members), drained=sorted(drained), previous=backwards) == assign(
         layout, members, drained=drained, previous=previous
     )
-    again = assign(layout, members, drained=drained, previous=previous)
-    assert changed(again, assign(layout, members, drained=drained, previous=again)) in ([], sorted(members))
-    assert rng
 
 
 @settings(max_examples=150)
@@ -227,7 +209,7 @@ def test_uneven_starts_are_levelled_in_one_go() -> None:
     after = assign(layout, "abcdefg", drained=(), previous=hoard)
 
     assert sorted(len(units) for units in after.values()) == [14, 14, 14, 14, 14, 15, 15]
-    assert [unit.segment_id for unit in after["a"]] == list(range(14)) or len(after["a"]) == 15
+    assert [unit.segment_id for unit in after["a"]] == list(range(15))
 
 
 @given(st.integers(0, 40), st.lists(st.sampled_from(NAMES), unique=True, max_size=12))
@@ -257,3 +239,48 @@ def test_nothing_to_assign(members: list[str]) -> None:
     layout = initial_layout(2).apply(merge(initial_layout(2), [0, 1], at_ms=1), at_ms=1)
 
     assert assign(layout, members, drained=(), previous={"z": (Unit(0),)}).keys() == set(members)
+
+
+def test_a_segment_never_has_more_sharers_than_buckets() -> None:
+    """A rollover to fewer buckets inherits more holders than it has room for: the first by bucket stay."""
+    layout = initial_layout(1, bucket_budget=4)
+    before = assign(layout, "abcd", drained=(), previous={})
+    layout = layout.apply(rebucket(layout, [0], 2, at_ms=1), at_ms=1)
+
+    after = assign(layout, "abcd", drained={0}, previous=before)
+
+    assert after == {"a": (Unit(1, (0, 0)),), "b": (Unit(1, (1, 1)),), "c": (), "d": ()}
+
+
+def test_the_last_sharer_of_the_highest_full_segment_moves() -> None:
+    layout = initial_layout(3, bucket_budget=12)
+    before = {
+        name: (Unit(segment_id, (bucket, bucket)),)
+        for segment_id, sharers in ((0, "abc"), (2, "def"), (1, "g"))
+        for bucket, name in enumerate(sharers)
+    }
+
+    after = assign(layout, "abcdefg", drained=(), previous=before)
+
+    assert ids(after) == {"a": [0], "b": [0], "c": [0], "d": [2], "e": [2], "f": [1], "g": [1]}
+    assert after["g"] == (Unit(1, (0, 1)),)
+    assert after["f"] == (Unit(1, (2, 3)),)
+
+
+def test_a_newcomer_moves_on_before_a_holder_does() -> None:
+    layout = initial_layout(2, bucket_budget=16)
+    before = {"a": (Unit(0, (0, 3)),), "b": (Unit(0, (4, 7)),), "z": (Unit(1),)}
+
+    after = assign(layout, "abcd", drained=(), previous=before)
+
+    assert ids(after) == {"a": [0], "b": [0], "c": [1], "d": [1]}
+
+
+def test_of_equals_the_segment_not_held_before_moves_then_the_highest() -> None:
+    layout = initial_layout(6)
+    before = {"a": (Unit(0), Unit(1), Unit(5)), "b": (Unit(2), Unit(3), Unit(4))}
+    layout = layout.apply(split(layout, {1: 2}, at_ms=1), at_ms=1)
+
+    after = assign(layout, "abc", drained={1}, previous=before)
+
+    assert ids(after) == {"a": [0, 5], "b": [2, 3, 4], "c": [6, 7]}

@@ -8,21 +8,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicy
-from scalable_topics.model.errors import InvalidArgument, Unsupported, WrongState
+from scalable_topics.model.errors import CapReached, InvalidArgument, InvalidLayout, NotFound, Unsupported, WrongState
 from scalable_topics.model.layout import SegmentLayout, initial_layout
 from scalable_topics.model.load import SegmentLoadStats
-from scalable_topics.model.names import TopicName
+from scalable_topics.model.names import TopicName, outer_producer_name
 from scalable_topics.model.replacements import merge, rebucket, split
 from scalable_topics.model.subscription import SubscriptionType
+from scalable_topics.policy.auto_create import may_create_on_connect
 from scalable_topics.policy.cooldowns import LastOperations, last_operations
-from scalable_topics.policy.guards import may_create_on_connect
+from scalable_topics.policy.frame_order import AssignmentAge, LayoutAge, is_current
 from scalable_topics.policy.load_reports import Sample, cold_ms, continue_spell, is_known, is_material, report
-from scalable_topics.policy.migration import Connection, plan_migration, precheck, synthetic_layout
+from scalable_topics.policy.migration import Connection, OldClients, plan_migration, precheck, synthetic_layout
+from scalable_topics.policy.property_index import topics_with
 from scalable_topics.policy.retention import is_drained, retention_minutes, sweep
-from scalable_topics.policy.routing import Route, Router, bucket_batches, message_bucket_hash, outer_producer_name
+from scalable_topics.policy.routing import Route, Router, bucket_batches, message_bucket_hash
 from scalable_topics.policy.seek import SeekAction, plan_seek
-from scalable_topics.policy.selection import AssignmentAge, LayoutAge, is_current, topics_with
-from scalable_topics.policy.stats import ProducerTotals, TopicTotals, fold_producers, shown_type, total
+from scalable_topics.policy.stats import ProducerTotals, SegmentTotals, TopicTotals, fold_producers, shown_type, total
 from tests.strategies import layouts
 
 MINUTE_MS = 60_000
@@ -76,10 +77,14 @@ def test_only_drained_history_goes_oldest_first(
         assert after.epoch == layout.epoch + 1
 
 
-def test_pitfall_13_and_65_many_prunes_are_one_commit() -> None:
+def test_pitfall_13_one_epoch_step_however_many_are_pruned() -> None:
     layout = chain()
 
     assert layout.prune([0, 1]).epoch == layout.epoch + 1
+
+
+def test_pitfall_65_all_that_can_go_goes_in_one_sweep() -> None:
+    assert sweep(chain(), now_ms=10**9, retention_minutes=0, drained={"s": {0, 1}}).prune == (0, 1)
 
 
 def test_pitfall_64_a_checkpoint_group_counts_like_the_others() -> None:
@@ -95,6 +100,12 @@ def test_pitfall_67_what_is_not_known_is_not_drained() -> None:
     assert is_drained(terminated_at=(1, 5), mark_delete=(1, 5), empty=False)
     assert is_drained(terminated_at=(1, 5), mark_delete=(2, -1), empty=False)
     assert is_drained(terminated_at=(1, -1), mark_delete=(0, -1), empty=True)
+
+
+@pytest.mark.parametrize("nonsense", [float("nan"), float("inf")])
+def test_a_retention_that_is_no_number_prunes_nothing(nonsense: float) -> None:
+    with pytest.raises(InvalidArgument, match="is not a retention"):
+        sweep(chain(), now_ms=10**9, retention_minutes=nonsense, drained={})
 
 
 def test_zero_retention_is_a_setting() -> None:
@@ -173,21 +184,26 @@ def test_pitfall_55_cold_time_needs_both_clocks() -> None:
 
 
 def test_a_cold_spell_goes_on_over_cold_reports_only() -> None:
-    def after(*reports: SegmentLoadStats) -> int:
+    def after(*reports: SegmentLoadStats) -> tuple[int, float]:
         spell = None
         for load in reports:
-            spell = continue_spell(spell, load, merge_thresholds=LINES.merge)
+            spell = continue_spell(spell, load, seen_at_ms=load.changed_at_ms + 1_000, merge_thresholds=LINES.merge)
         assert spell is not None
-        assert spell.load is reports[-1]
-        return spell.since_ms
+        assert spell.load == reports[-1]
+        return spell.since_ms, spell.seen_at_ms
 
-    assert after(stats(100, 1), stats(300, 2), stats(0, 3)) == 1
-    assert after(stats(100, 1), stats(1_000, 2), stats(0, 3)) == 3
-    assert after(stats(5_000, 1), stats(0, 2)) == 2
-    assert after(stats(0, 1), stats(5_000, 2)) == 2
+    assert after(stats(100, 1), stats(300, 2), stats(0, 3)) == (1, 1_001)
+    assert after(stats(100, 1), stats(1_000, 2), stats(0, 3)) == (3, 1_003)
+    assert after(stats(5_000, 1), stats(0, 2)) == (2, 1_002)
+    assert after(stats(0, 1), stats(5_000, 2)) == (2, 1_002)
+    assert after(stats(5_000, 1), stats(5_000, 1)) == (1, 1_001)
     strict = (50.0, *LINES.merge[1:])
-    spell = continue_spell(None, stats(10, 1), merge_thresholds=LINES.merge)
-    assert continue_spell(spell, stats(20, 2), merge_thresholds=strict).since_ms == 2
+    spell = continue_spell(None, stats(10, 1), seen_at_ms=5, merge_thresholds=LINES.merge)
+    assert continue_spell(spell, stats(10, 1), seen_at_ms=6, merge_thresholds=LINES.merge) is spell
+    assert continue_spell(spell, stats(10, 1), seen_at_ms=6, merge_thresholds=strict).seen_at_ms == 6
+    assert continue_spell(spell, stats(20, 2), seen_at_ms=7, merge_thresholds=strict).since_ms == 2
+    assert spell.cold_ms(now_ms=100, monotonic_ms=50) == 45
+    assert spell.cold_ms(now_ms=10, monotonic_ms=50) == 9
 
 
 def test_only_a_living_sweeping_reporter_is_believed() -> None:
@@ -201,15 +217,27 @@ def test_only_a_living_sweeping_reporter_is_believed() -> None:
     assert not known({"b2": 7}, {"b1": 0})
 
 
-def test_pitfall_12_18_and_19_cool_downs_are_read_off_what_made_each_segment() -> None:
+def test_pitfall_12_what_a_migration_made_starts_no_cool_down() -> None:
+    migrated = plan_migration(TopicName.parse("x"), 2, bucket_budget=4, subscriptions=(), now_ms=50).after
+
+    assert last_operations(migrated) == LastOperations()
+
+
+def test_pitfall_18_a_new_leader_reads_the_cool_downs_off_the_layout() -> None:
     layout = initial_layout(2, at_ms=5)
     assert last_operations(layout) == LastOperations()
     layout = layout.apply(split(layout, {0: 2}, at_ms=10), at_ms=10)
-    layout = layout.apply(rebucket(layout, [1], 7, at_ms=20), at_ms=20)
+    layout = layout.apply(split(layout, {1: 2}, at_ms=25), at_ms=25)
     layout = layout.apply(merge(layout, [2, 3], at_ms=30), at_ms=30)
-    assert last_operations(layout) == LastOperations(10, 30, 20)
-    migrated = plan_migration(TopicName.parse("x"), 2, bucket_budget=4, subscriptions=(), now_ms=50).after
-    assert last_operations(migrated) == LastOperations()
+
+    assert last_operations(layout) == LastOperations(25, 30, None)
+
+
+def test_pitfall_19_a_rebucket_is_not_a_split() -> None:
+    layout = initial_layout(2)
+    layout = layout.apply(rebucket(layout, [1], 7, at_ms=20), at_ms=20)
+
+    assert last_operations(layout) == LastOperations(None, None, 20)
 
 
 @given(layouts(prune=False), st.text(st.characters(codec="utf-8")))
@@ -280,25 +308,32 @@ def test_what_cannot_be_migrated_or_served() -> None:
         with pytest.raises(InvalidArgument, match=f"cannot have {partitions} partitions"):
             synthetic_layout(TopicName.parse("x"), partitions)
     layout = synthetic_layout(TopicName.parse("x"), 3)
-    layout.check()
+    with pytest.raises(InvalidLayout, match="an old partition, and still ACTIVE"):
+        layout.check()
     assert (layout.epoch, layout.next_segment_id, len(layout.active)) == (0, 3, 3)
 
 
 def test_pitfall_79_each_connection_is_looked_at() -> None:
     connections = [Connection(0, v5=True), Connection(2, v5=False), Connection(1, v5=False), Connection(2, v5=False)]
 
-    refusal = precheck(record_exists=False, topic_exists=True, connections=connections, force=False)
+    with pytest.raises(OldClients) as caught:
+        precheck(record_exists=False, topic_exists=True, connections=connections, force=False)
 
-    assert refusal is not None
-    assert (refusal.status, refusal.v4_connections) == (409, 3)
-    assert "3 connection(s) of old clients on partitions [1, 2]" in refusal.reason
-    assert precheck(record_exists=False, topic_exists=True, connections=connections, force=True) is None
-    forced = precheck(record_exists=True, topic_exists=False, connections=(), force=True)
-    assert forced is not None
-    assert (forced.status, forced.reason) == (409, "the topic is scalable already")
-    missing = precheck(record_exists=False, topic_exists=False, connections=(), force=True)
-    assert missing is not None
-    assert (missing.status, missing.reason) == (404, "there is no such topic")
+    assert caught.value.connections == tuple(connections[1:])
+    assert str(caught.value) == "3 connection(s) of old clients on partitions [1, 2] (upgrade them, or force it)"
+    precheck(record_exists=False, topic_exists=True, connections=connections, force=True)
+    with pytest.raises(WrongState, match="the topic is scalable already"):
+        precheck(record_exists=True, topic_exists=False, connections=(), force=True)
+    with pytest.raises(NotFound, match="there is no such topic"):
+        precheck(record_exists=False, topic_exists=False, connections=(), force=True)
+
+
+def test_a_migration_whose_record_could_never_be_written_is_refused() -> None:
+    topic = TopicName.parse("x")
+
+    plan_migration(topic, 300, bucket_budget=4, subscriptions=(), now_ms=1)
+    with pytest.raises(CapReached, match=r"400 partitions would be \d+ bytes, above 1048576"):
+        plan_migration(topic, 400, bucket_budget=4, subscriptions=(), now_ms=1)
 
 
 def test_seeking_a_segment() -> None:
@@ -322,9 +357,13 @@ def test_pitfall_08_sealed_segments_never_come_back() -> None:
     assert not may_create_on_connect(None, 0)
 
 
-def test_pitfall_30_and_70_frames_have_an_order() -> None:
+def test_pitfall_30_assignments_have_an_order_across_leaders() -> None:
     assert is_current(AssignmentAge(8, 1), AssignmentAge(7, 9))
     assert not is_current(AssignmentAge(7, 9), AssignmentAge(8, 1))
+    assert not is_current(AssignmentAge(7, 1), AssignmentAge(7, 2))
+
+
+def test_pitfall_70_layouts_have_an_order() -> None:
     assert is_current(LayoutAge(2, 1), LayoutAge(1, 900))
     assert not is_current(LayoutAge(1, 8), LayoutAge(1, 9))
     assert is_current(LayoutAge(1, 9), LayoutAge(1, 9))
@@ -337,10 +376,10 @@ def test_pitfall_26_the_exact_type_of_a_subscription() -> None:
 
 
 def test_totals() -> None:
-    assert total([]) == TopicTotals()
-    assert TopicTotals().average_msg_size == 0
-    assert TopicTotals(3, 10).average_msg_size == 3.333
-    assert total([TopicTotals(1.00049, 2), TopicTotals(1, 2, 3, 4)]) == TopicTotals(2.0, 4, 3, 4)
+    assert total([]) == TopicTotals(0, 0, 0, 0, 0)
+    assert total([SegmentTotals(3, 10)]).average_msg_size == 3.333
+    assert total([SegmentTotals(0.0004, 4)]) == TopicTotals(0, 4, 0, 0, 10_000)
+    assert total([SegmentTotals(1.00049, 2), SegmentTotals(1, 2, 3, 4)]) == TopicTotals(2.0, 4, 3, 4, 2.0)
     assert fold_producers({1: {"-seg-1": ProducerTotals(1, 2)}}) == {"-seg-1": ProducerTotals(1, 2)}
     assert outer_producer_name("p-seg-1-seg-1", 1) == "p-seg-1"
     assert shown_type(SubscriptionType.CHECKPOINT) is SubscriptionType.CHECKPOINT

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.subscription import SubscriptionType
@@ -50,25 +51,38 @@ def quiet_ms(policy: AutoScalePolicy) -> int:
     )
 
 
-@settings(max_examples=60)
-@given(policies(enabled=True), densities(), rates(12.0), consumer_groups, st.integers(1, 8))
+@settings(max_examples=100)
+@given(
+    policies(enabled=True, max_depth=10**6),
+    densities(),
+    rates(12.0),
+    consumer_groups,
+    st.integers(1, 8),
+    st.sampled_from([1, 60, 3_600]),
+    st.sampled_from([20, 60, 400]),
+)
 def test_a_constant_load_comes_to_rest(
     policy: AutoScalePolicy,
     density: Callable[[int, int], float],
     load: tuple[float, float, float, float],
     consumers: dict[str, ConsumerCount],
     segments: int,
+    stretch: int,
+    tick_seconds: int,
 ) -> None:
+    """No depth cap to hide behind; cool-downs and windows from half a second to days; ticks of any length."""
+    policy = stretched(policy, stretch)
     topic = begin(segments=segments, policy=policy, now_ms=1)
+    tick_ms = tick_seconds * 1000 * stretch
     now_ms, quiet_since_ms, changes = 1, 1, 0
-    while now_ms - quiet_since_ms <= quiet_ms(policy):
-        now_ms += 60_000
+    while now_ms - quiet_since_ms <= quiet_ms(policy) + 2 * tick_ms:
+        now_ms += tick_ms
         done = step(topic, now_ms=now_ms, load_of=density_load(density, load), consumers=consumers, policy=policy)
         topic = done.after
         if not isinstance(done.decision, NoAction):
             changes += 1
             quiet_since_ms = now_ms
-            assert changes < 500, f"still changing after {changes} changes: {done.decision}"
+            assert changes < 150, f"still changing after {changes} changes: {done.decision}"
     topic.layout.check()
     # Every clock has run out and nothing moved: it never will. Look again days later, to be shown rather than told.
     for days in (1, 3, 30):
@@ -81,6 +95,31 @@ def test_a_constant_load_comes_to_rest(
         )
         assert later.decision == NoAction()
         topic = later.after
+
+
+def stretched(policy: AutoScalePolicy, factor: int) -> AutoScalePolicy:
+    names = [field for field in policy.__struct_fields__ if field.endswith("_seconds")]
+    return replace(policy, **{name: getattr(policy, name) * factor for name in names})
+
+
+def test_buckets_are_not_lowered_below_what_was_asked_for_during_the_window() -> None:
+    """15 consumers for nine minutes, then none: that four buckets would be enough is known for one minute only."""
+    policy = AutoScalePolicy(rebucket_down_window_seconds=600)
+    topic = begin(segments=1, policy=policy, now_ms=1)
+    lowered = []
+    for minute in range(40):
+        count = 30 if minute < 2 else 15 if minute < 11 else 0
+        done = step(
+            topic,
+            now_ms=1 + minute * 60_000,
+            load_of=density_load(even, (10.0, 0.0, 0.0, 0.0)),
+            consumers={"sub": ConsumerCount(SubscriptionType.STREAM, count)},
+            policy=policy,
+        )
+        topic = done.after
+        if isinstance(done.decision, Rebucket) and minute > 2:
+            lowered.append((minute, done.decision.bucket_count))
+    assert lowered == [(21, 4)]
 
 
 def run(rates_by_minute: list[float], policy: AutoScalePolicy, consumers: int = 0) -> tuple[list[Step], Rehearsal]:
@@ -158,3 +197,31 @@ def test_pitfall_56_consumers_on_idle_segments_do_not_flap(consumers: int) -> No
     steps, _ = run([5_000.0] * 10 + [0.0] * 120, AutoScalePolicy(), consumers=consumers)
 
     assert all(isinstance(done.decision, NoAction) for done in steps[30:])
+
+
+def minutes_of(steps: list[Step], kind: type) -> list[int]:
+    return [minute for minute, done in enumerate(steps) if isinstance(done.decision, kind)]
+
+
+def test_cool_downs_are_kept_from_step_to_step() -> None:
+    policy = AutoScalePolicy(split_cooldown_seconds=180, merge_cooldown_seconds=420)
+    steps, _ = run([35_000.0] * 15 + [0.0] * 40, policy)
+
+    assert minutes_of(steps, Split) == [0, 3, 6]
+    assert minutes_of(steps, Merge) == [20, 27, 34]
+    assert all(done.view.since_last_rebucket_ms is None for done in steps)
+
+
+def test_a_rebucket_starts_its_own_cool_down() -> None:
+    steps, _ = run([0.0] * 3, AutoScalePolicy(max_segments=1), consumers=9)
+
+    assert minutes_of(steps, Rebucket) == [0]
+    assert [done.view.since_last_rebucket_ms for done in steps] == [None, 60_000, 120_000]
+
+
+def test_load_is_spread_over_the_ring() -> None:
+    (whole,) = begin(segments=1, policy=AutoScalePolicy(), now_ms=1).layout.active
+    quarter = begin(segments=4, policy=AutoScalePolicy(), now_ms=1).layout.active[1]
+
+    assert density_load(even, (4.0, 8.0, 12.0, 16.0))(whole) == (4, 8, 12, 16)
+    assert density_load(even, (4.0, 8.0, 12.0, 16.0))(quarter) == (1, 2, 3, 4)

@@ -1,12 +1,15 @@
 """What should change about a topic now, and why (PIP-483, PIP-486).
 
-`view` is what the caller brings and what it gets back, `rules` decides, `explanation` tells. There is one
-implementation: the rules answer *what holds me back* guard by guard; `decide` stops at the first answer, `explain`
-asks for all of them.
+`view` is what the caller brings and what it gets back, `rules` decides, `explanation` tells, `flips` says what
+would have changed its mind, `changes` turns a decision into a layout change. There is one implementation: the rules
+answer *what holds me back* guard by guard; `decide` stops at the first answer, `explain` asks for all of them.
 """
 
-from scalable_topics.policy.autoscale.explanation import Bound, Change, Explanation, Finding, describe, explain
-from scalable_topics.policy.autoscale.rules import Guard, Rule, decide, demand_is_low
+from scalable_topics.policy.autoscale.changes import replacements_of
+from scalable_topics.policy.autoscale.demand import LowDemand, follow_demand
+from scalable_topics.policy.autoscale.explanation import Explanation, Finding, describe, explain
+from scalable_topics.policy.autoscale.flips import Bound, Change
+from scalable_topics.policy.autoscale.rules import Guard, Rule, decide
 from scalable_topics.policy.autoscale.view import (
     ConsumerCount,
     Decision,
@@ -28,6 +31,7 @@ __all__ = [
     "Finding",
     "Guard",
     "KnownLoad",
+    "LowDemand",
     "Merge",
     "NoAction",
     "Reason",
@@ -36,7 +40,8 @@ __all__ = [
     "Split",
     "TopicView",
     "decide",
-    "demand_is_low",
     "describe",
     "explain",
+    "follow_demand",
+    "replacements_of",
 ]

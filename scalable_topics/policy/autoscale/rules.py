@@ -1,8 +1,12 @@
-"""The rules, in the order in which they are asked; the first that fires wins.
+"""The rules of `tests/conformance/README.md`, "Autoscale", in the order in which they are asked; the first that fires
+wins.
 
-Every rule answers in the same way: the guards that hold it back, in order, as an iterator. A rule without a guard
-fires. So a decision costs no more than the first guard of each rule, and an explanation is the same code asked to
-the end.
+Every rule answers with the guards that hold it back, in order, as an iterator: for the topic as a whole, and, where
+it looks at segments or at pairs of them, for each of those. It fires where nothing holds it back. So a decision
+costs no more than the first guard of each question, and an explanation is the same questions asked to the end.
+
+The README's letters: `consumers` is C, `stream_consumers` Cs, `protected` P, `segments` A, `buckets` ΣN, and
+`max_new_segments_per_evaluation` n.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,11 +14,12 @@ from enum import StrEnum
 from functools import cached_property
 from heapq import heapreplace, nsmallest
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.entry_buckets import count_for_budget
-from scalable_topics.model.load import METRICS, Rates
+from scalable_topics.model.load import METRICS, Rates, by_metric
 from scalable_topics.model.record import AUTOSCALE_RECORD_LIMIT_BYTES
 from scalable_topics.model.segment import SegmentInfo
 from scalable_topics.model.subscription import SubscriptionType
@@ -66,11 +71,6 @@ def decide(view: TopicView, policy: AutoScalePolicy) -> Decision:
     return Evaluation(view, policy).decision
 
 
-def demand_is_low(view: TopicView, policy: AutoScalePolicy) -> bool:
-    """Would fewer buckets than there are be enough now? How long this has held is `TopicView.demand_low_ms`."""
-    return Guard.NOTHING_TO_LOWER not in Evaluation(view, policy).rebucket_down_guards()
-
-
 class Evaluation:
     """One look at one topic. Facts are worked out when a rule first asks for them, and once."""
 
@@ -109,12 +109,14 @@ class Evaluation:
         return self.verdict[1]
 
     def switch_guards(self) -> Iterator[Guard]:
+        """Rule 1."""
         if not self.policy.enabled:
             yield Guard.DISABLED
         if self.view.record_bytes >= AUTOSCALE_RECORD_LIMIT_BYTES:
             yield Guard.RECORD_TOO_LARGE
 
     def consumer_split(self) -> Decision | None:
+        """Rule 2."""
         if any(self.consumer_split_guards()):
             return None
         return Split(dict(sorted(self.consumer_ways.items())), Reason.CONSUMER_COUNT)
@@ -144,7 +146,7 @@ class Evaluation:
 
     @cached_property
     def busiest(self) -> SegmentInfo | None:
-        """The known segment that a consumer in surplus would split, floor or no floor."""
+        """The known segment that a consumer in surplus would split. There is a share above the floor iff it has one."""
         divisible = [segment for segment in self._known_segments() if segment.hash_range.size > 1]
         return min(divisible, key=lambda s: (-self.view.load[s.segment_id].rates[0], *_tie_break(s)), default=None)
 
@@ -157,6 +159,7 @@ class Evaluation:
         return [segment for segment in self.active if segment.segment_id in load]
 
     def rebucket_up(self) -> Decision | None:
+        """Rule 3."""
         if any(self.rebucket_up_guards()):
             return None
         target = min(
@@ -168,7 +171,7 @@ class Evaluation:
 
     def rebucket_up_guards(self) -> Iterator[Guard]:
         # More STREAM consumers than buckets are always more than segments: nothing else needs asking about the surplus.
-        if self.stream_consumers <= self.segments or self.stream_consumers <= self.buckets:
+        if self.stream_consumers <= self.buckets:
             yield Guard.ENOUGH_BUCKETS
         if self.max_new >= 1 and self.busiest is not None and self._may_split_for_consumers(self.busiest):
             yield Guard.SPLIT_PREFERRED
@@ -182,10 +185,11 @@ class Evaluation:
         return sum(segment.bucket_count for segment in self.active)
 
     def load_split(self) -> Decision | None:
-        if any(self.load_split_guards()) or not (ways := self.load_ways(self.max_new)):
+        """Rule 4."""
+        if any(self.load_split_guards()) or not self.load_ways:
             return None
-        first = next(iter(ways))
-        return Split(dict(sorted(ways.items())), Reason(METRICS[self.hottest_metric(first)]))
+        first = next(iter(self.load_ways))
+        return Split(dict(sorted(self.load_ways.items())), Reason(METRICS[self.hottest_metric(first)]))
 
     def load_split_guards(self) -> Iterator[Guard]:
         if self.max_new < 1:
@@ -193,9 +197,28 @@ class Evaluation:
         if _cooling(self.view.since_last_split_ms, self.policy.split_cooldown_seconds):
             yield Guard.SPLIT_COOLDOWN
 
-    def load_ways(self, limit: int) -> dict[int, int]:
-        """Who gets how many children under load, in the order of being given the first."""
-        return give(self.hot, limit=limit, enough=lambda share: share > 1)
+    def segment_guards(self, segment: SegmentInfo) -> Iterator[Guard]:
+        """What keeps one segment out of `load_ways`."""
+        if segment.segment_id not in self.view.load:
+            yield Guard.LOAD_UNKNOWN
+        elif self.score(segment) <= 1:
+            yield Guard.BELOW_THRESHOLD
+        elif segment.hash_range.size > 1 and segment.segment_id not in self.load_ways:
+            yield Guard.HOTTER_SEGMENT
+        if segment.hash_range.size == 1:
+            yield Guard.RANGE_TOO_SMALL
+
+    @cached_property
+    def load_ways(self) -> dict[int, int]:
+        """Who gets how many children under load, in the order of the first gift, if the cap leaves room for one."""
+        return self.give_to_hot(self.hot)
+
+    def give_to_hot(self, hot: Iterable[tuple[float, SegmentInfo]]) -> dict[int, int]:
+        return give(hot, limit=self.most_gifts, enough=lambda share: share > 1)
+
+    @property
+    def most_gifts(self) -> int:
+        return max(1, self.max_new)
 
     @cached_property
     def hot(self) -> list[tuple[float, SegmentInfo]]:
@@ -207,8 +230,9 @@ class Evaluation:
             known = load.get(segment.segment_id)
             if known is not None:
                 a, b, c, d = known.rates
-                if a > in_msgs or b > in_bytes or c > out_msgs or d > out_bytes:
-                    found.append((max(a / in_msgs, b / in_bytes, c / out_msgs, d / out_bytes), segment))
+                score = max(a / in_msgs, b / in_bytes, c / out_msgs, d / out_bytes)
+                if score > 1:
+                    found.append((score, segment))
         return found
 
     def score(self, segment: SegmentInfo) -> float:
@@ -224,6 +248,7 @@ class Evaluation:
         return a / in_msgs, b / in_bytes, c / out_msgs, d / out_bytes
 
     def merge(self) -> Decision | None:
+        """Rule 5."""
         pair = None if any(self.merge_guards()) else self.coldest_pair
         return None if pair is None else Merge((pair[0].segment_id, pair[1].segment_id), Reason.COLD)
 
@@ -263,10 +288,14 @@ class Evaluation:
 
     def _would_split_again(self, left: SegmentInfo, right: SegmentInfo) -> bool:
         a, b = self.view.load[left.segment_id].rates, self.view.load[right.segment_id].rates
-        return any(x + y > limit for x, y, limit in zip(a, b, self.policy.split_thresholds, strict=True))
+        return any(x + y > limit for _, x, y, limit in by_metric(a, b, self.policy.split_thresholds))
 
     @cached_property
     def coldest_pair(self) -> tuple[SegmentInfo, SegmentInfo] | None:
+        return next((pair for _, pair in self.free_pairs()), None)
+
+    def free_pairs(self) -> Iterator[tuple[float, tuple[SegmentInfo, SegmentInfo]]]:
+        """Pairs that nothing keeps apart, with their coldness, coldest first."""
         warmth = [
             None if any(self.cold_guards(segment)) else self._warmth(segment.segment_id) for segment in self.active
         ]
@@ -275,11 +304,10 @@ class Evaluation:
             for i, (left, right) in enumerate(pairwise(warmth))
             if left is not None and right is not None
         ]
-        for _, _, i in sorted(candidates):
+        for coldness, _, i in sorted(candidates):
             pair = self.active[i], self.active[i + 1]
             if not self._would_split_again(*pair):
-                return pair
-        return None
+                yield coldness, pair
 
     def _warmth(self, segment_id: int) -> float:
         """A segment's rates in units of the merge thresholds; the lower, the colder."""
@@ -288,6 +316,7 @@ class Evaluation:
         return a / in_msgs + b / in_bytes + c / out_msgs + d / out_bytes
 
     def rebucket_down(self) -> Decision | None:
+        """Rule 6."""
         if any(self.rebucket_down_guards()):
             return None
         above = sorted(segment.segment_id for segment in self.active if segment.bucket_count > self.idle_target)
@@ -334,7 +363,7 @@ def give(values: Iterable[tuple[float, SegmentInfo]], *, limit: int, enough: Cal
         ways[segment_id] = so_far + 1
         limit -= 1
         # A full segment stays in the heap with no share left, so that one replacement is all a gift costs.
-        share = value / (so_far + 1) if so_far + 1 < -negative_size else float("-inf")
+        share = value / (so_far + 1) if so_far + 1 < -negative_size else -inf
         heapreplace(heap, (-share, so_far + 1, negative_size, segment_id, value))
     return ways
 

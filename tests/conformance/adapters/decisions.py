@@ -6,6 +6,7 @@ from msgspec import to_builtins
 
 from scalable_topics.model import entry_buckets
 from scalable_topics.model.autoscale_policy import AutoScalePolicy, effective_policy, resolve_policy
+from scalable_topics.model.errors import NotFound, WrongState
 from scalable_topics.model.load import METRICS, SegmentLoadStats, Thresholds
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.subscription import SubscriptionType
@@ -213,7 +214,13 @@ def _(given: Given) -> Answer:
             stored = load_reports.report(
                 before, sample, in_record=given["inRecord"], change_threshold=given["threshold"], thresholds=thresholds
             )
-            material.append(stored is not None and (before is None or stored.changed_at_ms != before.changed_at_ms))
+            news = load_reports.is_material(
+                before.rates if before else None,
+                sample.rates,
+                change_threshold=given["threshold"],
+                thresholds=thresholds,
+            )
+            material.append(news and given["inRecord"])
     if stored is None:
         return {"material": material, "stored": None}
     kept = {
@@ -280,13 +287,20 @@ def _(given: Given) -> Answer:
 
 @runs("Migration", "precheck")
 def _(given: Given) -> Answer:
-    refusal = migration.precheck(
-        record_exists=given["recordExists"],
-        topic_exists=given["topicExists"],
-        connections=[migration.Connection(*connection) for connection in given["connections"]],
-        force=given["force"],
-    )
-    return {"status": 204} if refusal is None else {"status": refusal.status, "v4Connections": refusal.v4_connections}
+    try:
+        migration.precheck(
+            record_exists=given["recordExists"],
+            topic_exists=given["topicExists"],
+            connections=[migration.Connection(*connection) for connection in given["connections"]],
+            force=given["force"],
+        )
+    except migration.OldClients as refusal:
+        return {"status": 409, "v4Connections": len(refusal.connections)}
+    except WrongState:
+        return {"status": 409}
+    except NotFound:
+        return {"status": 404}
+    return {"status": 204}
 
 
 @runs("Synthetic", "build")

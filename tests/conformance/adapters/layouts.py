@@ -13,10 +13,11 @@ from scalable_topics.model.record import TopicRecord, encode_record
 from scalable_topics.model.replacements import merge, rebucket, split
 from scalable_topics.model.segment import SegmentInfo
 from scalable_topics.model.subscription import SubscriptionType
-from scalable_topics.policy.guards import may_create_on_connect
+from scalable_topics.policy.auto_create import may_create_on_connect
 from scalable_topics.policy.migration import plan_migration
 from tests.conformance.runner import Answer, Given, Keyed, runs
 
+INCARNATION = "0" * 16
 UNKNOWN_MS = 0
 """Time of whatever the case gives no time for."""
 
@@ -124,12 +125,13 @@ def _(given: Given) -> Answer:
 
 @runs("Metadata", "emptyRecord")
 def _(_given: Given) -> Answer:
-    return _record_json(TopicRecord())
+    return _record_json(TopicRecord(incarnation=INCARNATION))
 
 
 @runs("Metadata", "toRecord")
 def _(given: Given) -> Answer:
     record = TopicRecord(
+        incarnation=INCARNATION,
         layout=build(given["layout"]),
         properties=given["properties"],
         auto_scale_policy=given["autoScalePolicy"],

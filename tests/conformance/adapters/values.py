@@ -4,11 +4,22 @@ from typing import Any
 
 from scalable_topics.model import entry_buckets, hashing
 from scalable_topics.model.hash_range import FULL_RANGE, HashRange
-from scalable_topics.model.names import SegmentName, TopicName, client_topic, descriptor_of, parse_name, topic_list_hash
+from scalable_topics.model.names import (
+    SegmentName,
+    TopicName,
+    client_topic,
+    descriptor_of,
+    inner_producer_name,
+    outer_producer_name,
+    parse_name,
+    topic_list_hash,
+)
 from scalable_topics.model.positions import EARLIEST, LATEST, Checkpoint, MessageId, Sentinel
 from scalable_topics.model.segment import CreatedBy, new_segment, segment_address
 from scalable_topics.model.subscription import SubscriptionType
-from scalable_topics.policy import routing, selection, stats
+from scalable_topics.policy import routing, stats
+from scalable_topics.policy.frame_order import AssignmentAge, LayoutAge, is_current
+from scalable_topics.policy.property_index import topics_with
 from tests.conformance.runner import Answer, Given, Keyed, runs
 
 
@@ -262,7 +273,7 @@ def accepted(given: Given, age: Any) -> Answer:
     answers = []
     for frame in given["arriving"]:
         arriving = age(frame)
-        answers.append(selection.is_current(arriving, newest))
+        answers.append(is_current(arriving, newest))
         if answers[-1]:
             newest = arriving
     return {"accepted": answers}
@@ -270,12 +281,12 @@ def accepted(given: Given, age: Any) -> Answer:
 
 @runs("ClientLayout", "acceptLayouts")
 def _(given: Given) -> Answer:
-    return accepted(given, lambda frame: selection.LayoutAge(frame[0], frame[2]))
+    return accepted(given, lambda frame: LayoutAge(frame[0], frame[2]))
 
 
 @runs("ClientLayout", "acceptAssignments")
 def _(given: Given) -> Answer:
-    return accepted(given, lambda frame: selection.AssignmentAge(*frame))
+    return accepted(given, lambda frame: AssignmentAge(*frame))
 
 
 @runs("Router", "route")
@@ -314,20 +325,18 @@ def _(given: Given) -> Answer:
 
 @runs("Producer", "innerName")
 def _(given: Given) -> Answer:
-    return {"name": routing.inner_producer_name(given["name"], given["segmentId"])}
+    return {"name": inner_producer_name(given["name"], given["segmentId"])}
 
 
 @runs("Stats", "stripSuffix")
 def _(given: Given) -> Answer:
-    return {
-        "names": [None if name is None else routing.outer_producer_name(name, at) for name, at in given["producers"]]
-    }
+    return {"names": [None if name is None else outer_producer_name(name, at) for name, at in given["producers"]]}
 
 
 @runs("Stats", "aggregate")
 def _(given: Given) -> Answer:
     parts = (
-        stats.TopicTotals(part["msgRateIn"], part["bytesRateIn"], part["storageSize"], part["backlogSize"])
+        stats.SegmentTotals(part["msgRateIn"], part["bytesRateIn"], part["storageSize"], part["backlogSize"])
         for part in given["segmentStats"].values()
     )
     totals = stats.total(parts)
@@ -372,4 +381,4 @@ def _(given: Given) -> Answer:
 
 @runs("PropertyIndex", "find")
 def _(given: Given) -> Answer:
-    return {"results": [selection.topics_with(given["topics"], wanted) for wanted in given["filters"]]}
+    return {"results": [topics_with(given["topics"], wanted) for wanted in given["filters"]]}

@@ -1,14 +1,8 @@
-"""Which of many: topics by their properties, frames by their age."""
+"""Which of two frames is the newer one."""
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from msgspec import Struct
-
-
-def topics_with(topics: Mapping[str, Mapping[str, str]], wanted: Mapping[str, str]) -> list[str]:
-    """The topics that have all of these properties, sorted; no filter = all of them."""
-    return sorted(name for name, properties in topics.items() if wanted.items() <= properties.items())
 
 
 class LayoutAge(Struct, frozen=True, order=True):

@@ -1,4 +1,4 @@
-"""Small yes-or-no decisions that protect a topic from being brought to life by accident."""
+"""What may be brought to life by somebody who only connects."""
 
 from scalable_topics.model.layout import SegmentLayout
 
