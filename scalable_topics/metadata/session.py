@@ -1,0 +1,229 @@
+"""The daemon's life in the store: one lease that carries all its ephemeral keys, and the honest knowledge of when it
+may be over.
+
+A session is believed in until the last *sent* renewal plus the lease's time, less a margin: by our own monotonic
+clock, and always earlier than the store can have ended it. A session that is lost stays lost; the next one is
+another session, with another lease and another create revision of the broker key, so nothing that was fenced by the
+old one can be mistaken for the new.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from scalable_topics.metadata.store import Compare, CreateRevisionIs, MetadataStore, Put
+from scalable_topics.model.codec import decode_json, encode_json
+from scalable_topics.model.errors import (
+    InvalidArgument,
+    LeaseLost,
+    ScalableTopicsError,
+    Unavailable,
+    WrongState,
+)
+from scalable_topics.model.paths import StorePaths
+
+DEFAULT_TTL_SECONDS: Final = 10
+BELIEF_MARGIN_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 0.2
+MAX_RETRY_SECONDS: Final = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Role(StrEnum):
+    """CONTROLLER: leads topics and owns segments. REPORTER: only reports load, such as a replay."""
+
+    CONTROLLER = "controller"
+    REPORTER = "reporter"
+
+
+class BrokerInfo(Struct, frozen=True, rename="camel", kw_only=True):
+    """What a broker key says about its daemon."""
+
+    broker_id: str
+    broker_url: str
+    web_url: str
+    roles: tuple[Role, ...] = (Role.CONTROLLER,)
+    process: str
+    """Random per process: tells a restart from two daemons that were given one name."""
+
+
+_broker_info: Final = msgspec.json.Decoder(BrokerInfo)
+
+
+def decode_broker(data: bytes, *, subject: str) -> BrokerInfo:
+    return decode_json(data, _broker_info, subject=subject)
+
+
+class Session:
+    """One lease of one daemon, from its grant to its loss."""
+
+    def __init__(self, *, lease: int, ttl_seconds: float, granted_at: float) -> None:
+        self.lease = lease
+        self.ttl_seconds = ttl_seconds
+        self.broker_revision = 0
+        """Create revision of the broker key: what `reporterSession` and campaigns compare."""
+        self._lost = asyncio.Event()
+        self._believed_until = granted_at
+        self.renewed(granted_at)
+
+    @property
+    def alive(self) -> bool:
+        """May we still act in its name? No later than this turns false can the store let anybody else."""
+        return not self._lost.is_set() and asyncio.get_running_loop().time() < self._believed_until
+
+    @property
+    def believed_until(self) -> float:
+        """In the loop's time."""
+        return self._believed_until
+
+    def seconds_left(self) -> float:
+        return max(0.0, self._believed_until - asyncio.get_running_loop().time()) if self.alive else 0.0
+
+    def renewed(self, sent_at: float) -> None:
+        """The store has answered a renewal that was sent then."""
+        self._believed_until = max(self._believed_until, sent_at + self.ttl_seconds - BELIEF_MARGIN_SECONDS)
+
+    def lose(self) -> None:
+        self._lost.set()
+
+    async def wait_lost(self) -> None:
+        await self._lost.wait()
+
+    def fence(self, paths: StorePaths, broker_id: str) -> tuple[Compare, ...]:
+        """Holds only while this session's broker key stands."""
+        if self.broker_revision <= 0:
+            raise WrongState("this session has no broker key", subject=broker_id)
+        return (CreateRevisionIs(paths.broker(broker_id), self.broker_revision),)
+
+
+class SessionKeeper:
+    """Keeps this daemon in the store: opens a session, renews it at a third of its time, and opens another when it is
+    lost.
+    """
+
+    def __init__(
+        self, store: MetadataStore, paths: StorePaths, info: BrokerInfo, *, ttl_seconds: int = DEFAULT_TTL_SECONDS
+    ) -> None:
+        if ttl_seconds <= BELIEF_MARGIN_SECONDS:
+            raise InvalidArgument(f"a lease of {ttl_seconds} s leaves no time to act", remedy="give 2 s or more")
+        self.info = info
+        self._store = store
+        self._paths = paths
+        self._ttl_seconds = ttl_seconds
+        self._session: Session | None = None
+        self._had_a_session = False
+        self._changed = asyncio.Condition()
+
+    @property
+    def session(self) -> Session | None:
+        """The session that may be acted for now; None while there is none."""
+        return self._session if self._session is not None and self._session.alive else None
+
+    async def wait_session(self) -> Session:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.session is not None)
+            session = self.session
+        if session is None:
+            raise Unavailable("the session was lost as soon as it was there", subject=self.info.broker_id)
+        return session
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["SessionKeeper"]:
+        """In the background of a block; its end is a clean shutdown, which frees everything at once."""
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(self._run(), name=f"session of {self.info.broker_id}")
+            try:
+                yield self
+            finally:
+                keeping.cancel()
+                await self._leave()
+
+    async def _run(self) -> None:
+        while True:
+            session = await self._open()
+            await self._publish(session)
+            log.info("session opened broker=%s lease=%d", self.info.broker_id, session.lease)
+            await self._keep(session)
+            session.lose()
+            await self._publish(None)
+            log.warning("session lost broker=%s lease=%d", self.info.broker_id, session.lease)
+
+    async def _publish(self, session: Session | None) -> None:
+        async with self._changed:
+            self._session = session
+            self._changed.notify_all()
+
+    async def _open(self) -> Session:
+        """Until it works: a daemon without a store waits, and says so."""
+        delay = RETRY_SECONDS
+        while True:
+            try:
+                return await self._try_open()
+            except (Unavailable, LeaseLost) as error:
+                log.warning("no session yet broker=%s: %s", self.info.broker_id, error)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, MAX_RETRY_SECONDS)
+
+    async def _try_open(self) -> Session:
+        loop = asyncio.get_running_loop()
+        granted_at = loop.time()
+        session = Session(
+            lease=await self._store.grant_lease(self._ttl_seconds), ttl_seconds=self._ttl_seconds, granted_at=granted_at
+        )
+        key = self._paths.broker(self.info.broker_id)
+        put = Put(key, encode_json(self.info), session.lease)
+        answer = await self._store.commit([put], compares=[CreateRevisionIs(key, 0)])
+        if answer.succeeded:
+            session.broker_revision = answer.revision
+            self._had_a_session = True
+            return session
+        (former,) = answer.found
+        if former is not None:
+            self._ensure_ours(former.value)
+            # Our own earlier life, killed or cut off: its keys go now rather than when its lease would end by itself.
+            await self._store.revoke_lease(former.lease)
+        raise Unavailable("the broker key was still there", subject=self.info.broker_id)
+
+    def _ensure_ours(self, value: bytes) -> None:
+        former = decode_broker(value, subject=self.info.broker_id)
+        if self._had_a_session and former.process != self.info.process:
+            raise WrongState(
+                f"another process runs as {self.info.broker_id!r} ({former.web_url})",
+                subject=self.info.broker_id,
+                remedy="give each daemon a broker id of its own; this one stops",
+            )
+
+    async def _keep(self, session: Session) -> None:
+        """Renew until it is gone, or may be."""
+        loop = asyncio.get_running_loop()
+        pause = self._ttl_seconds / 3
+        while session.alive:
+            await asyncio.sleep(min(pause, session.seconds_left()))
+            sent_at = loop.time()
+            try:
+                async with asyncio.timeout_at(session.believed_until):
+                    left = await self._store.keep_alive(session.lease)
+            except (Unavailable, TimeoutError):
+                pause = RETRY_SECONDS
+                continue
+            if left <= 0:
+                return
+            session.renewed(sent_at)
+            pause = self._ttl_seconds / 3
+
+    async def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.lose()
+            try:
+                async with asyncio.timeout(BELIEF_MARGIN_SECONDS):
+                    await self._store.revoke_lease(session.lease)
+            except (ScalableTopicsError, TimeoutError) as error:
+                log.warning("session not revoked, it ends by itself broker=%s: %s", self.info.broker_id, error)
