@@ -6,7 +6,7 @@ subtree.
 
 from typing import Final
 
-from scalable_topics.model.names import TopicName, encode
+from scalable_topics.model.names import Domain, TopicName, decode, encode
 
 DEFAULT_ROOT: Final = "/scalable-topics"
 
@@ -16,6 +16,28 @@ class StorePaths:
 
     def __init__(self, root: str = DEFAULT_ROOT) -> None:
         self.root = root.rstrip("/")
+
+    @property
+    def topics(self) -> str:
+        """Prefix of everything that belongs to a topic."""
+        return f"{self.root}/topics/"
+
+    @property
+    def brokers(self) -> str:
+        return f"{self.root}/brokers/"
+
+    def topic_of(self, key: str) -> tuple[TopicName, str] | None:
+        """The topic that a key belongs to, and what of it: "" is its record. None = the key is no topic's."""
+        parts = key.removeprefix(self.topics).split("/", 3)
+        if not key.startswith(self.topics) or len(parts) < 3:
+            return None
+        tenant, namespace, local = (decode(part) for part in parts[:3])
+        return TopicName(Domain.TOPIC, tenant, namespace, local), "".join(parts[3:])
+
+    def broker_of(self, key: str) -> str | None:
+        """The daemon whose broker key this is."""
+        name = key.removeprefix(self.brokers)
+        return decode(name) if key.startswith(self.brokers) and "/" not in name else None
 
     def record(self, topic: TopicName) -> str:
         return f"{self.root}/topics/{_element(topic)}"
