@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help setup run lint format test conformance mutants bench lock clean
+.PHONY: help setup run lint format test conformance mutants bench chaos lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ mutants: setup ## mutation testing of model/ and policy/ (up to 45 minutes)
 
 bench: setup ## measure the core; writes docs/benchmarks.md and docs/benchmarks.json
 	$(BIN)/python -m tests.bench
+
+chaos: setup ## faults on real processes for half an hour: make chaos MINUTES=5
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),30)
 
 lock: ## resolve the newest allowed versions into locks/ (hashes, no index addresses)
 	$(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/python -m pip install --quiet uv
