@@ -66,6 +66,14 @@ class StorePaths:
     def index(self, topic: TopicName) -> str:
         return f"{self.root}/index/{_element(topic)}"
 
+    def index_of(self, tenant: str, namespace: str) -> str:
+        """Prefix of the index entries of a namespace."""
+        return f"{self.root}/index/{encode(tenant)}/{encode(namespace)}/"
+
+    def topic_of_index(self, key: str) -> TopicName | None:
+        parts = key.removeprefix(f"{self.root}/index/").split("/")
+        return TopicName(Domain.TOPIC, *map(decode, parts)) if len(parts) == 3 else None
+
     def journal(self, topic: TopicName, sequence: int) -> str:
         return f"{self.root}/journal/{_element(topic)}/{sequence:020d}"
 
