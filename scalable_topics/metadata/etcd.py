@@ -125,9 +125,23 @@ class EtcdStore:
 
     async def get(self, *keys: str) -> Snapshot:
         names = sorted(set(keys))
-        response = await self._call("/kv/txn", wire.read_request(names), _txn)
+        try:
+            response = await self._call("/kv/txn", wire.read_request(names), _txn)
+        except NoSpace:
+            # A full etcd refuses every transaction, also one that only reads; it still answers plain reads.
+            return await self._get_one_by_one(names)
         found = (item for item in response.found() if item is not None)
         return Snapshot(response.header.revision, tuple(found))
+
+    async def _get_one_by_one(self, names: Sequence[str]) -> Snapshot:
+        """At one revision: that of the first answer."""
+        revision = 0
+        items: list[KeyValue] = []
+        for name in names or ("\0",):
+            page = await self._call("/kv/range", {**wire.range_request(name), "revision": revision}, _range)
+            revision = revision or page.header.revision
+            items += (item.plain() for item in page.kvs)
+        return Snapshot(revision, tuple(items))
 
     async def scan(self, prefix: str, *, revision: int | None = None) -> Snapshot:
         if not prefix:

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+from msgspec import Struct
 
 from scalable_topics.model.errors import NotFound, Unavailable
 
@@ -27,12 +29,42 @@ START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0
 
 
+class TlsFiles(Struct, frozen=True):
+    """For a cluster that speaks TLS to its clients and wants a certificate of theirs."""
+
+    ca_file: str
+    certificate_file: str
+    key_file: str
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        context.load_cert_chain(self.certificate_file, self.key_file)
+        return context
+
+    def options(self) -> tuple[str, ...]:
+        return (
+            f"--trusted-ca-file={self.ca_file}",
+            f"--cert-file={self.certificate_file}",
+            f"--key-file={self.key_file}",
+            "--client-cert-auth",
+        )
+
+
 class EtcdMember:
     """One etcd process, which can be killed, paused and started again on the same data."""
 
-    def __init__(self, name: str, directory: Path, *, client_port: int, peer_port: int, options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        client_port: int,
+        peer_port: int,
+        options: Sequence[str] = (),
+        scheme: str = "http",
+    ) -> None:
         self.name = name
-        self.client_url = f"http://127.0.0.1:{client_port}"
+        self.client_url = f"{scheme}://127.0.0.1:{client_port}"
         self.peer_url = f"http://127.0.0.1:{peer_port}"
         self.directory = directory
         self.options = tuple(options)
@@ -95,8 +127,9 @@ class EtcdMember:
 
 
 class EtcdCluster:
-    def __init__(self, members: Sequence[EtcdMember]) -> None:
+    def __init__(self, members: Sequence[EtcdMember], *, tls: TlsFiles | None = None) -> None:
         self.members = tuple(members)
+        self._tls = tls
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -106,7 +139,8 @@ class EtcdCluster:
         """Until every member says that it is healthy, which it does only while there is a leader."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_SECONDS
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1)) as session:
+        connector = aiohttp.TCPConnector(ssl=self._tls.context() if self._tls else True)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1), connector=connector) as session:
             for member in self.members:
                 while not await _is_healthy(session, member):
                     if loop.time() > deadline:
@@ -119,17 +153,20 @@ class EtcdCluster:
 
 @asynccontextmanager
 async def etcd_cluster(
-    members: int = 1, *, directory: Path | None = None, options: Sequence[str] = ()
+    members: int = 1, *, directory: Path | None = None, options: Sequence[str] = (), tls: TlsFiles | None = None
 ) -> AsyncIterator[EtcdCluster]:
     """A running cluster on free ports. It ends with the block, and so does its data unless a directory was given."""
     with ExitStack() as stack:
         at = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="etcd-")))
         ports = free_ports(2 * members)
+        scheme, flags = ("https", (*options, *tls.options())) if tls else ("http", tuple(options))
+        pairs = zip(ports[::2], ports[1::2], strict=True)
         cluster = EtcdCluster(
             [
-                EtcdMember(f"m{n}", at, client_port=ports[2 * n], peer_port=ports[2 * n + 1], options=options)
-                for n in range(members)
-            ]
+                EtcdMember(f"m{n}", at, client_port=client, peer_port=peer, options=flags, scheme=scheme)
+                for n, (client, peer) in enumerate(pairs)
+            ],
+            tls=tls,
         )
         for member in cluster.members:
             member.cluster = ",".join(f"{other.name}={other.peer_url}" for other in cluster.members)
