@@ -5,7 +5,7 @@ again when the document is written. A remark is bound to what it was made about:
 segment 3 goes, and what was said of one operation is never said of the next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -24,17 +24,18 @@ def find_unknown(raw: Any, known: object) -> Unknown | None:
     """What `raw` says beyond `known`, which was read from it and so has its shape; None when it says nothing more."""
     if raw == known:
         return None
-    fields: dict[str, object] = {}
     if isinstance(known, dict):
         fields = {name: value for name, value in raw.items() if name not in known}
-        pairs = [(name, raw[name], value) for name, value in known.items() if name in raw]
-    elif isinstance(known, list):
-        pairs = [(str(index), raw[index], value) for index, value in enumerate(known)]
-    else:
-        return None
-    within = {name: unknown for name, *pair in pairs if (unknown := find_unknown(*pair))}
-    identity = known.get("id") if isinstance(known, dict) else None
-    return Unknown(fields, within, identity) if fields or within else None
+        within = _within((name, raw[name], value) for name, value in known.items() if name in raw)
+        return Unknown(fields, within, known.get("id")) if fields or within else None
+    if isinstance(known, list):
+        within = _within((str(index), raw[index], value) for index, value in enumerate(known))
+        return Unknown({}, within) if within else None
+    return None
+
+
+def _within(parts: Iterable[tuple[str, Any, object]]) -> dict[str, Unknown]:
+    return {name: unknown for name, raw, known in parts if (unknown := find_unknown(raw, known))}
 
 
 def restore_unknown(known: object, unknown: Unknown | None) -> object:

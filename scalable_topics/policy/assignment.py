@@ -67,8 +67,11 @@ def slices(bucket_count: int, sharers: Sequence[str]) -> list[tuple[str, tuple[i
         return []
     width, wider = divmod(bucket_count, len(sharers))
     starts = [index * width + min(index, wider) for index in range(len(sharers) + 1)]
-    ends = starts[1:]
-    return [(name, (start, end - 1)) for name, start, end in zip(sharers, starts, ends, strict=False) if start < end]
+    return [
+        (name, (starts[index], starts[index + 1] - 1))
+        for index, name in enumerate(sharers)
+        if starts[index] < starts[index + 1]
+    ]
 
 
 def bucket_owners(bucket_count: int, sharers: Sequence[str]) -> Sequence[str | None]:
@@ -94,11 +97,11 @@ class Handoff(Struct, frozen=True):
 
 
 def handoff(bucket_count: int, *, before: Sequence[str], after: Sequence[str], unacked: Mapping[int, int]) -> Handoff:
-    owners = zip(bucket_owners(bucket_count, before), bucket_owners(bucket_count, after), strict=True)
-    moved = [(bucket, old) for bucket, (old, new) in enumerate(owners) if old != new]
+    old, new = bucket_owners(bucket_count, before), bucket_owners(bucket_count, after)
+    moved = [bucket for bucket in range(bucket_count) if old[bucket] != new[bucket]]
     still_there = set(after)
-    withheld = (bucket for bucket, old in moved if old in still_there and unacked.get(bucket, 0) > 0)
-    return Handoff(tuple(bucket for bucket, _ in moved), tuple(withheld))
+    withheld = (bucket for bucket in moved if old[bucket] in still_there and unacked.get(bucket, 0) > 0)
+    return Handoff(tuple(moved), tuple(withheld))
 
 
 def _segment_order(segment: SegmentInfo) -> tuple[int, int, int]:

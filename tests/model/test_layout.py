@@ -303,3 +303,23 @@ def test_segments_are_kept_in_id_order_however_they_come() -> None:
 
     assert list(shuffled.segments) == [0, 1, 2]
     assert shuffled == layout
+
+
+def test_the_last_id_there_is() -> None:
+    layout = initial_layout(1)
+    (replacement,) = rebucket(layout, [0], 2, at_ms=1)
+
+    last = layout.apply((child_of(replacement, segment_id=2**63 - 2),), at_ms=1)
+
+    assert last.next_segment_id == 2**63 - 1
+    last.check()
+
+
+def test_pruning_from_the_middle_mends_both_ends() -> None:
+    layout = initial_layout(1)
+    layout = layout.apply(split(layout, {0: 2}, at_ms=1), at_ms=1)
+    layout = layout.apply(split(layout, {1: 2}, at_ms=2), at_ms=2).prune([1])
+
+    assert layout.segments[0].child_ids == (2,)
+    assert layout.segments[3].parent_ids == ()
+    assert legacy_layout(["a"]).segments[0].created_at_ms == 0

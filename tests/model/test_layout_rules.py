@@ -61,6 +61,13 @@ def problems(layout: SegmentLayout) -> tuple[str, ...]:
         (6, {"mergeDepth": 0}, "segment 6, made by MERGE, has merge depth 0"),
         (3, {"mergeDepth": 1}, "segment 3 (SPLIT, [0000, 2aaa], epoch 1, depth 1) cannot come from segment 0"),
         (5, {"mergeDepth": 1}, "segment 5 (REBUCKET, [5555, aaa9], epoch 2, depth 1) cannot come from segment 1"),
+        (5, {"mergeDepth": 1}, "segment 6 (MERGE"),
+        (0, {"parentIds": [0], "childIds": [0, 3, 4]}, "segment 0 (INITIAL"),
+        (
+            5,
+            {"parentIds": [1, 5], "childIds": [5, 6]},
+            "segment 5 (REBUCKET, [5555, aaa9], epoch 2, depth 0) cannot come from segment 5",
+        ),
         (3, {"createdBy": "INITIAL"}, "segment 3 (INITIAL"),
         (3, {"createdBy": "REBUCKET"}, "segment 3 (REBUCKET"),
         (3, {"createdBy": "MIGRATION"}, "segment 3 (MIGRATION"),
@@ -101,6 +108,13 @@ def test_counters(epoch: int, next_segment_id: int, story: str) -> None:
     layout = SegmentLayout(epoch, next_segment_id, family().segments)
 
     assert any(story in problem for problem in problems(layout)), story
+
+
+def test_nothing_is_older_than_the_layout() -> None:
+    for layout in (initial_layout(1), legacy_layout(["a"])):
+        young = {0: replace(layout.segments[0], created_at_epoch=1)}
+        told = problems(SegmentLayout(layout.epoch, 1, young))
+        assert any("created or sealed after epoch" in problem for problem in told)
 
 
 def test_counters_at_their_limits_are_fine() -> None:

@@ -149,6 +149,11 @@ def test_scalable_names_of_regular_ones(text: str, scalable: str, partition: int
     assert name.partition == partition
 
 
+def test_a_name_may_hold_what_looks_like_a_domain() -> None:
+    assert TopicName.parse("topic://t/n/a://b").local == "a://b"
+    assert SegmentName.parse("segment://t/n/a://b/0000-ffff-0").parent.local == "a://b"
+
+
 def test_what_cannot_be_scalable_or_opened() -> None:
     fleeting = TopicName.parse("non-persistent://t/n/x")
 

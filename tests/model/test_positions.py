@@ -92,6 +92,10 @@ def test_pitfall_89_what_was_read_to_its_end_is_not_read_again() -> None:
     assert resumption.skipped == (8, 9)
 
 
+def test_different_ids_hash_differently() -> None:
+    assert len({hash(MessageId(number, (0, number))) for number in range(50)}) > 40
+
+
 def test_resuming_from_a_sentinel() -> None:
     assert Checkpoint(Sentinel.LATEST).resume([3, 4]).start == {3: Sentinel.LATEST, 4: Sentinel.LATEST}
     assert Checkpoint(Sentinel.LATEST).resume([3]).skipped == ()

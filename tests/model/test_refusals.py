@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from scalable_topics.model import entry_buckets
-from scalable_topics.model.autoscale_policy import AutoScalePolicy, parse_override
+from scalable_topics.model.autoscale_policy import AutoScalePolicy, parse_override, resolve_policy
 from scalable_topics.model.errors import ScalableTopicsError
 from scalable_topics.model.hash_range import FULL_RANGE, HashRange, equal_ranges
 from scalable_topics.model.hashing import legacy_partition, raw_hash
-from scalable_topics.model.layout import Replacement, SegmentLayout, initial_layout
-from scalable_topics.model.load import SegmentLoadStats, validate_rates
+from scalable_topics.model.layout import Replacement, SegmentLayout, initial_layout, legacy_layout
+from scalable_topics.model.load import SegmentLoadStats, decode_load, validate_rates
 from scalable_topics.model.names import (
     Domain,
     SegmentName,
@@ -26,15 +26,18 @@ from scalable_topics.model.names import (
     decode,
     encode,
     parse_descriptor,
+    topic_list_hash,
 )
+from scalable_topics.model.operation import FinishedOperation, OperationKind, Outcome
 from scalable_topics.model.positions import Checkpoint, MessageId
 from scalable_topics.model.quantities import parse_amount, parse_seconds
-from scalable_topics.model.record import TopicRecord, decode_record, encode_record
+from scalable_topics.model.record import MigratedFrom, TopicRecord, decode_record, encode_record
 from scalable_topics.model.replacements import merge, migrate, rebucket, split
 from scalable_topics.model.segment import CreatedBy, SegmentInfo, new_segment
 from scalable_topics.model.subscription import SubscriptionType
 from scalable_topics.policy.autoscale import ConsumerCount, KnownLoad, TopicView
-from scalable_topics.policy.migration import synthetic_layout
+from scalable_topics.policy.migration import Connection, OldClients, plan_migration, precheck, synthetic_layout
+from scalable_topics.policy.retention import sweep
 from scalable_topics.policy.routing import Route, Router
 
 
@@ -42,6 +45,16 @@ def sealed() -> SegmentLayout:
     """0 was split into 1 and 2."""
     layout = initial_layout(1)
     return layout.apply(split(layout, {0: 2}, at_ms=1), at_ms=1)
+
+
+def childless() -> SegmentLayout:
+    """0 was sealed, and its children have been forgotten."""
+    layout = sealed()
+    return layout.apply(split(layout, {1: 2, 2: 2}, at_ms=2), at_ms=2).prune([1, 2])
+
+
+def raise_it(error: Exception) -> None:
+    raise error
 
 
 def children(*parents: int, epoch: int = 2, first_id: int = 3) -> tuple[SegmentInfo, ...]:
@@ -381,6 +394,128 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: parse_override({"splitCooldownSeconds": "x"}),
         "invalid-argument | autoScalePolicy.splitCooldownSeconds: 'x' is not a duration (write 60s, 5m, 0.5s or a number of seconds)",
+    ),
+    (
+        lambda: resolve_policy([1]),  # type: ignore[arg-type]
+        "invalid-argument | autoScalePolicy: [1] is not a policy (store a JSON object)",
+    ),
+    (
+        lambda: legacy_layout(["a"]).find_active(1),
+        "wrong-state | old partitions are found by modulo, not by range (use policy.routing)",
+    ),
+    (
+        lambda: split(childless(), {0: 2}, at_ms=1),
+        "wrong-state | segment 0: it was sealed at epoch 1 (it has no children left)",
+    ),
+    (
+        lambda: sealed().apply((Replacement((1,), children(1, first_id=2**63 - 2)),), at_ms=1),
+        "cap-reached | the topic has used up all segment ids (create it anew)",
+    ),
+    (
+        lambda: sealed().announce(()),
+        "invalid-argument | there are no children to announce",
+    ),
+    (
+        lambda: legacy_layout(["a", "b"]).apply((Replacement((0,), children(0, epoch=0)),), at_ms=1),
+        "invalid-argument | old partitions are replaced all together (migrate the whole topic)",
+    ),
+    (
+        lambda: SegmentLayout(-1).check(),
+        "invalid-argument | a layout at epoch -1 holds the whole-ring LEGACY segments of a coming migration, and nothing else (restore the record from a backup or the journal)",
+    ),
+    (
+        lambda: SegmentLayout(1, 3, {**sealed().segments, 1: replace(sealed().segments[1], parent_ids=(0, 0))}).check(),
+        "invalid-argument | a segment names a parent or a child twice (restore the record from a backup or the journal)",
+    ),
+    (
+        lambda: decode_load(b"x"),
+        "decode | load record: JSON is malformed: invalid character (byte 0) (it was not written by this software, or was damaged)",
+    ),
+    (
+        lambda: topic_list_hash(["\ud800"]),
+        "invalid-argument | a topic's name is not text that UTF-8 can encode",
+    ),
+    (
+        lambda: FinishedOperation(id="x", kind=OperationKind.SPLIT, outcome=Outcome.DONE, finished_at_ms=-1),
+        "invalid-argument | finishedAtMs -1 is not a time (milliseconds, a long of 0 or more)",
+    ),
+    (
+        lambda: MessageId(2**63, (0, 0)).encode(),
+        "invalid-argument | 9223372036854775808 is not a segment id (ids are longs)",
+    ),
+    (
+        lambda: MigratedFrom("x", -1),
+        "invalid-argument | -1 is not a number of partitions (give 0 or more)",
+    ),
+    (
+        lambda: decode_record(
+            encode_record(TopicRecord(incarnation="0" * 16, layout=initial_layout(1))).replace(b'"0":{', b'"-0":{'),
+            subject="topic://t/n/x",
+        ),
+        "decode | topic://t/n/x: a segment is filed under an odd spelling of its id",
+    ),
+    (
+        lambda: decode_record(
+            encode_record(TopicRecord(incarnation="0" * 16, layout=initial_layout(1)))[:-1] + b',"x":1e400}',
+            subject="topic://t/n/x",
+        ),
+        "decode | topic://t/n/x: Number out of range - at `$[...]` (it was not written by this software, or was damaged)",
+    ),
+    (
+        lambda: replace(sealed().segments[1], segment_id=-1, merge_depth=-1),
+        "invalid-argument | segment -1: segment_id -1 is not a long of 0 or more; merge_depth -1 is not a long of 0 or more",
+    ),
+    (
+        lambda: replace(sealed().segments[1], child_ids=(5,)),
+        "invalid-argument | segment 1: it is ACTIVE, and yet has children, a seal epoch or a seal time",
+    ),
+    (
+        lambda: replace(sealed().segments[1], sealed_at_ms=5),
+        "invalid-argument | segment 1: it is ACTIVE, and yet has children, a seal epoch or a seal time",
+    ),
+    (
+        lambda: replace(sealed().segments[1], sealed_at_epoch=5),
+        "invalid-argument | segment 1: it is ACTIVE, and yet has children, a seal epoch or a seal time",
+    ),
+    (
+        lambda: replace(sealed().segments[0], created_at_epoch=4),
+        "invalid-argument | segment 0: it was sealed at epoch 1, before it was created at 4",
+    ),
+    (
+        lambda: replace(sealed().segments[0], merge_depth=-1, sealed_at_epoch=0),
+        "invalid-argument | segment 0: merge_depth -1 is not a long of 0 or more",
+    ),
+    (
+        lambda: replace(sealed().segments[1], created_by=CreatedBy.LEGACY),
+        "invalid-argument | segment 1: it is LEGACY, and has no legacyTopicName",
+    ),
+    (
+        lambda: replace(sealed().segments[1], legacy_topic_name="x"),
+        "invalid-argument | segment 1: it is SPLIT, and yet has a legacyTopicName",
+    ),
+    (
+        lambda: replace(legacy_layout(["a"]).segments[0], merge_depth=-1),
+        "invalid-argument | segment 0: merge_depth -1 is not a long of 0 or more",
+    ),
+    (
+        lambda: plan_migration(TopicName.parse("x"), 400, bucket_budget=4, subscriptions=(), now_ms=1),
+        "cap-reached | persistent://public/default/x: the record of a migration of 400 partitions would be 1454181 bytes, above 1048576 (every child follows every partition; about 330 partitions fit)",
+    ),
+    (
+        lambda: precheck(record_exists=True, topic_exists=True, connections=(), force=False),
+        "wrong-state | the topic is scalable already",
+    ),
+    (
+        lambda: precheck(record_exists=False, topic_exists=False, connections=(), force=False),
+        "not-found | there is no such topic",
+    ),
+    (
+        lambda: raise_it(OldClients([Connection(3, v5=False)], subject="persistent://t/n/x")),
+        "wrong-state | persistent://t/n/x: 1 connection(s) of old clients on partitions [3] (upgrade them, or force it)",
+    ),
+    (
+        lambda: sweep(sealed(), now_ms=1, retention_minutes=inf, drained={}),
+        "invalid-argument | inf is not a retention (give minutes; negative = for ever)",
     ),
     (
         lambda: TopicRecord(incarnation="x"),

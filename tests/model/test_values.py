@@ -124,6 +124,7 @@ def test_bucket_edges() -> None:
     with pytest.raises(InvalidArgument, match="split point 65536 after 5"):
         entry_buckets.validate((5, 65536))
     entry_buckets.validate((65535,))
+    entry_buckets.validate(1)
 
 
 @pytest.mark.parametrize(

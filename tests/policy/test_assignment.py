@@ -284,3 +284,55 @@ def test_of_equals_the_segment_not_held_before_moves_then_the_highest() -> None:
     after = assign(layout, "abc", drained={1}, previous=before)
 
     assert ids(after) == {"a": [0, 5], "b": [2, 3, 4], "c": [6, 7]}
+
+
+def test_as_many_consumers_as_segments_share_nothing() -> None:
+    """The first by bucket keeps the segment; the others get what is new, by name."""
+    previous = {name: (Unit(0, (number, number)),) for number, name in enumerate("abc")}
+
+    assert ids(assign(initial_layout(3, bucket_budget=12), "abc", drained=(), previous=previous)) == {
+        "a": [0],
+        "b": [1],
+        "c": [2],
+    }
+
+
+def test_a_holder_without_room_goes_where_there_is_some() -> None:
+    layout = initial_layout(2, bucket_budget=8)
+    before = {"a": (Unit(0, (0, 0)),), "b": (Unit(0, (1, 1)),), "c": (Unit(0, (2, 3)),), "d": (Unit(1),)}
+    layout = layout.apply(rebucket(layout, [0], 2, at_ms=1), at_ms=1)
+
+    after = assign(layout, "abcd", drained={0}, previous=before)
+
+    assert ids(after) == {"a": [2], "b": [2], "c": [1], "d": [1]}
+
+
+def test_one_that_only_inherited_moves_before_one_that_held() -> None:
+    layout = initial_layout(3, bucket_budget=12)
+    before = {
+        name: (Unit(segment_id, (bucket, bucket)),)
+        for segment_id, sharers in ((0, "abc"), (2, "def"), (1, "z"))
+        for bucket, name in enumerate(sharers)
+    }
+    layout = layout.apply(rebucket(layout, [0], 8, at_ms=1), at_ms=1)
+
+    after = assign(layout, "abcdef", drained={0}, previous=before)
+
+    assert ids(after) == {"a": [3], "b": [3], "c": [1], "d": [2], "e": [2], "f": [1]}
+    assert (after["c"], after["f"]) == ((Unit(1, (0, 1)),), (Unit(1, (2, 3)),))
+
+
+@pytest.mark.parametrize(("sharers", "room", "moved"), [("abcd", 1, "d"), ("abcde", 2, "de"), ("abcdefg", 3, "efg")])
+def test_a_segment_takes_as_many_as_it_has_room_for(sharers: str, room: int, moved: str) -> None:
+    layout = initial_layout(2, bucket_budget=32)
+    layout = layout.apply(rebucket(layout, [1], room, at_ms=1), at_ms=1)
+    before = {name: (Unit(0, (number, number)),) for number, name in enumerate(sharers)}
+
+    after = assign(layout, sharers, drained={1}, previous={**before, "left": (Unit(2),)})
+
+    assert "".join(name for name, held in ids(after).items() if held == [2]) == moved
+    assert all(after.values())
+
+
+def test_one_unacknowledged_message_is_enough_to_wait_for() -> None:
+    assert handoff(2, before=["a"], after=["a", "b"], unacked={1: 1}).withheld == (1,)

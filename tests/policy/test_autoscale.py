@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicy, resolve_policy
 from scalable_topics.model.errors import InvalidArgument
-from scalable_topics.model.hash_range import RING_SIZE
+from scalable_topics.model.hash_range import RING_SIZE, HashRange
 from scalable_topics.model.layout import SegmentLayout, initial_layout
 from scalable_topics.model.load import METRICS
 from scalable_topics.model.replacements import merge, rebucket, split
+from scalable_topics.model.segment import CreatedBy, new_segment
 from scalable_topics.model.subscription import SubscriptionType
 from scalable_topics.policy.autoscale import (
     Bound,
@@ -475,3 +476,39 @@ def test_a_full_record_stops_autoscaling_at_exactly_half_a_mebibyte() -> None:
 
     assert isinstance(decide(view, AutoScalePolicy()), Split)
     assert decide(replace(view, record_bytes=1 << 19), AutoScalePolicy()) == NoAction()
+
+
+def test_a_share_of_exactly_the_threshold_is_not_split_further() -> None:
+    view = TopicView(layout=initial_layout(1), load={0: msgs(20_000)})
+
+    assert decide(view, AutoScalePolicy(max_new_segments_per_evaluation=4)) == Split({0: 2}, Reason.MSG_RATE_IN)
+
+
+def test_a_range_of_two_values_can_still_be_split_for_consumers() -> None:
+    ranges = (HashRange(0, 65533), HashRange(65534, 65535))
+    made = [
+        new_segment(n, part, created_by=CreatedBy.INITIAL, epoch=0, at_ms=0, buckets=1) for n, part in enumerate(ranges)
+    ]
+    layout = SegmentLayout(0, 2, {segment.segment_id: segment for segment in made})
+    view = TopicView(layout=layout, load={1: msgs(5_000)}, consumers=streams(3))
+
+    assert decide(view, AutoScalePolicy()) == Split({1: 2}, Reason.CONSUMER_COUNT)
+
+
+def test_what_a_merge_decision_becomes() -> None:
+    layout = initial_layout(2, bucket_budget=16)
+    policy = AutoScalePolicy(entry_bucket_max_per_segment=3)
+
+    ((replacement,),) = (replacements_of(Merge((0, 1), Reason.COLD), layout, policy, at_ms=4),)  # type: ignore[misc]
+
+    assert replacement.children[0].bucket_count == 3
+    assert replacements_of(NoAction(), layout, policy, at_ms=4) is None
+    down = replacements_of(Rebucket((0,), 5, Reason.IDLE_BUCKETS), layout, policy, at_ms=4)
+    assert down is not None
+    assert down[0].children[0].bucket_count == 5
+
+
+def test_the_switch_is_about_the_whole_topic() -> None:
+    findings = explain(TopicView(layout=initial_layout(1)), AutoScalePolicy()).findings
+
+    assert [finding.subject for finding in findings if finding.rule is Rule.SWITCH] == [(), ()]

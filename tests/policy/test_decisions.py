@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.errors import CapReached, InvalidArgument, InvalidLayout, NotFound, Unsupported, WrongState
+from scalable_topics.model.hashing import raw_hash, segment_hash
 from scalable_topics.model.layout import SegmentLayout, initial_layout
 from scalable_topics.model.load import SegmentLoadStats
 from scalable_topics.model.names import TopicName, outer_producer_name
@@ -42,6 +43,8 @@ def test_a_sweep_says_why_it_keeps_what_it_keeps() -> None:
 
     assert swept.prune == (0,)
     assert swept.kept == {1: "retention lapses in 0 s"}
+    long = sweep(chain(), now_ms=2_000, retention_minutes=1_000, drained={})
+    assert long.kept == {0: "retention lapses in 59999 s", 1: "retention lapses in 60000 s"}
     later = sweep(chain(), now_ms=62_000, retention_minutes=1, drained={"b": {0}, "a": {0}})
     assert later.kept == {1: "not drained for a, b"}
     assert sweep(chain(), now_ms=1, retention_minutes=-1, drained={}).kept == dict.fromkeys(
@@ -240,10 +243,17 @@ def test_pitfall_19_a_rebucket_is_not_a_split() -> None:
     assert last_operations(layout) == LastOperations(None, None, 20)
 
 
+def test_the_newest_operation_counts_also_when_a_clock_went_back() -> None:
+    layout = initial_layout(2)
+    layout = layout.apply(split(layout, {0: 2}, at_ms=25), at_ms=25)
+    layout = layout.apply(split(layout, {1: 2}, at_ms=10), at_ms=10)
+    assert last_operations(layout).split_at_ms == 25
+    untimed = initial_layout(1).apply(split(initial_layout(1), {0: 2}, at_ms=0), at_ms=0)
+    assert last_operations(untimed).split_at_ms == 0
+
+
 @given(layouts(prune=False), st.text(st.characters(codec="utf-8")))
 def test_routing_agrees_with_the_layout(layout: SegmentLayout, key: str) -> None:
-    from scalable_topics.model.hashing import raw_hash, segment_hash
-
     assert Router.of(layout.active).route(key) == layout.find_active(segment_hash(raw_hash(key))).segment_id
 
 
@@ -256,6 +266,8 @@ def test_keyless_messages_take_turns_in_range_order() -> None:
             lost.route("key1")
     with pytest.raises(WrongState, match="no active segments"):
         Router([]).route_keyless(0)
+    exactly = segment_hash(raw_hash("a"))
+    assert Router([Route(exactly, exactly, 7), Route(0, exactly - 1, 8)]).route("a") == 7
     above = Router([Route(65_000, 65_535, 1)])
     with pytest.raises(WrongState, match="holds the hash 9b97"):
         above.route("key1")
@@ -288,6 +300,7 @@ def test_pitfall_77_every_partitions_subscriptions_come_along() -> None:
     plan.before.check()
     plan.after.check()
     plan.after.check_follows(plan.before)
+    assert plan.before.segments[0].created_at_ms == 9
     assert [segment.legacy_topic_name for segment in plan.after.segments.values()][:3] == [
         f"persistent://t/n/x-partition-{number}" for number in range(3)
     ]
@@ -311,6 +324,9 @@ def test_what_cannot_be_migrated_or_served() -> None:
     with pytest.raises(InvalidLayout, match="an old partition, and still ACTIVE"):
         layout.check()
     assert (layout.epoch, layout.next_segment_id, len(layout.active)) == (0, 3, 3)
+    first = layout.segments[0]
+    assert (first.created_at_epoch, first.created_at_ms, first.bucket_count) == (0, 0, 1)
+    assert len(synthetic_layout(TopicName.parse("x"), 65_536).active) == 65_536
 
 
 def test_pitfall_79_each_connection_is_looked_at() -> None:

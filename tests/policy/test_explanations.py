@@ -36,7 +36,14 @@ def deep() -> SegmentLayout:
 
 def single_value() -> SegmentLayout:
     """Segment 1 holds the one hash value 65535."""
-    ranges = (HashRange(0, 65534), HashRange(65535, 65535))
+    return two_segments(HashRange(0, 65534), HashRange(65535, 65535))
+
+
+def two_values() -> SegmentLayout:
+    return two_segments(HashRange(0, 65533), HashRange(65534, 65535))
+
+
+def two_segments(*ranges: HashRange) -> SegmentLayout:
     made = (
         new_segment(n, part, created_by=CreatedBy.INITIAL, epoch=0, at_ms=0, buckets=1) for n, part in enumerate(ranges)
     )
@@ -305,6 +312,102 @@ EXPLANATIONS: dict[str, tuple[Callable[[], Explanation], list[str]]] = {
                 "MERGE [0, 1]: msgRateIn 20000 against 1000: held back by NOT_COLD, WOULD_SPLIT_AGAIN; "
                 "flips with msgRateIn of segment 0 below 1000 and msgRateIn of segment 1 below 1000"
             ),
+            ("REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, NOTHING_TO_LOWER"),
+            "decision: leave it as it is",
+        ],
+    ),
+    "one hot segment": (
+        lambda: explain(TopicView(layout=initial_layout(1), load={0: load(15_000, 50_000_000.0)}), AutoScalePolicy()),
+        [
+            "SWITCH: enabled 1 against 1: open; flips with enabled below 1",
+            "SWITCH: recordBytes 0 against 524288: open; flips with recordBytes at least 524288",
+            ("CONSUMER_SPLIT: consumers 0 against 1: held back by NO_SURPLUS; flips with consumers at least 2"),
+            (
+                "REBUCKET_UP: streamConsumers 0 against 4: held back by ENOUGH_BUCKETS, SPLIT_PREFERRED; "
+                "flips with streamConsumers at least 5 and splitVsRebucketMinMsgRateInThreshold above "
+                "15000"
+            ),
+            ("LOAD_SPLIT [0]: msgRateIn 15000 against 10000: acts; flips with msgRateIn of segment 0 at most 10000"),
+            (
+                "REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, "
+                "NOTHING_TO_LOWER, EARLIER_RULE"
+            ),
+            "decision: split segment 0 into 2 (msgRateIn)",
+        ],
+    ),
+    "two values, and something hotter": (
+        lambda: explain(TopicView(layout=two_values(), load={0: load(30_000), 1: load(20_000)}), AutoScalePolicy()),
+        [
+            "SWITCH: enabled 1 against 1: open; flips with enabled below 1",
+            "SWITCH: recordBytes 0 against 524288: open; flips with recordBytes at least 524288",
+            ("CONSUMER_SPLIT: consumers 0 against 2: held back by NO_SURPLUS; flips with consumers at least 3"),
+            (
+                "REBUCKET_UP: streamConsumers 0 against 2: held back by ENOUGH_BUCKETS, SPLIT_PREFERRED; "
+                "flips with streamConsumers at least 3 and splitVsRebucketMinMsgRateInThreshold above "
+                "30000"
+            ),
+            ("LOAD_SPLIT [0]: msgRateIn 30000 against 10000: acts; flips with msgRateIn of segment 0 below 20000"),
+            (
+                "LOAD_SPLIT [1]: msgRateIn 20000 against 10000: held back by HOTTER_SEGMENT; flips with "
+                "msgRateIn of segment 1 above 30000"
+            ),
+            (
+                "MERGE [0, 1]: msgRateIn 30000 against 1000: held back by NOT_COLD, WOULD_SPLIT_AGAIN, "
+                "EARLIER_RULE; flips with msgRateIn of segment 0 below 1000 and msgRateIn of segment 1 "
+                "below 1000"
+            ),
+            (
+                "REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, "
+                "NOTHING_TO_LOWER, EARLIER_RULE"
+            ),
+            "decision: split segment 0 into 2 (msgRateIn)",
+        ],
+    ),
+    "nearest to its own threshold": (
+        lambda: explain(
+            TopicView(layout=initial_layout(2), load={0: load(500, 4_900_000.0), 1: load(0)}), AutoScalePolicy()
+        ),
+        [
+            "SWITCH: enabled 1 against 1: open; flips with enabled below 1",
+            "SWITCH: recordBytes 0 against 524288: open; flips with recordBytes at least 524288",
+            (
+                "CONSUMER_SPLIT: consumers 0 against 2: held back by NO_SURPLUS, BELOW_SPLIT_RATE_FLOOR; "
+                "flips with consumers at least 3 and msgRateIn of segment 0 at least 1000"
+            ),
+            (
+                "REBUCKET_UP: streamConsumers 0 against 4: held back by ENOUGH_BUCKETS; flips with "
+                "streamConsumers at least 5"
+            ),
+            (
+                "LOAD_SPLIT [0]: bytesRateIn 4900000 against 50000000: held back by BELOW_THRESHOLD; "
+                "flips with bytesRateIn of segment 0 above 50000000"
+            ),
+            (
+                "LOAD_SPLIT [1]: msgRateIn 0 against 10000: held back by BELOW_THRESHOLD; flips with "
+                "msgRateIn of segment 1 above 10000"
+            ),
+            (
+                "MERGE [0, 1]: bytesRateIn 4900000 against 5000000: acts; flips with bytesRateIn of "
+                "segment 0 at least 5000000"
+            ),
+            (
+                "REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, "
+                "NOTHING_TO_LOWER, EARLIER_RULE"
+            ),
+            "decision: merge segments 0 and 1 (cold)",
+        ],
+    ),
+    "as many buckets as there can be": (
+        lambda: explain(
+            TopicView(layout=initial_layout(1, bucket_budget=65_536), consumers=streams(70_000)),
+            AutoScalePolicy(entry_bucket_max_per_segment=65_536, max_segments=1),
+        ),
+        [
+            "SWITCH: enabled 1 against 1: open; flips with enabled below 1",
+            "SWITCH: recordBytes 0 against 524288: open; flips with recordBytes at least 524288",
+            "CONSUMER_SPLIT: consumers 70000 against 1: held back by MAX_SEGMENTS, NOTHING_TO_SPLIT",
+            "REBUCKET_UP: streamConsumers 70000 against 65536: held back by MAX_BUCKETS",
+            "LOAD_SPLIT [0]: msgRateIn unknown against 10000: held back by LOAD_UNKNOWN, MAX_SEGMENTS",
             ("REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, NOTHING_TO_LOWER"),
             "decision: leave it as it is",
         ],

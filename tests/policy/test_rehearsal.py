@@ -225,3 +225,18 @@ def test_load_is_spread_over_the_ring() -> None:
 
     assert density_load(even, (4.0, 8.0, 12.0, 16.0))(whole) == (4, 8, 12, 16)
     assert density_load(even, (4.0, 8.0, 12.0, 16.0))(quarter) == (1, 2, 3, 4)
+
+
+def test_a_rehearsal_remembers_what_it_measured_and_forgets_what_is_drained() -> None:
+    steps, _ = run([5_000.0] * 6 + [25_000.0] * 4, AutoScalePolicy())
+
+    assert [done.view.load[0].cold_ms for done in steps[:6]] == [minute * 60_000 for minute in range(6)]
+    for done in steps:
+        assert all(segment.is_active for segment in done.after.layout.segments.values())
+        assert done.view.record_bytes > 200
+
+
+def test_a_rehearsal_begins_as_a_topic_does() -> None:
+    (segment,) = begin(segments=1, policy=AutoScalePolicy(entry_bucket_budget=8), now_ms=77).layout.active
+
+    assert (segment.bucket_count, segment.created_at_ms) == (8, 77)

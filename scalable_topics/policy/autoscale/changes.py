@@ -9,14 +9,13 @@ from scalable_topics.policy.autoscale.view import Decision, Merge, NoAction, Reb
 def replacements_of(
     decision: Decision, layout: SegmentLayout, policy: AutoScalePolicy, *, at_ms: int
 ) -> Replacements | None:
-    """The layout change that a decision asks for; None = none."""
-    max_buckets = policy.entry_bucket_max_per_segment
+    """The layout change that a decision asks for; None = none. The caps were the decision's business."""
     match decision:
         case Split(ways=ways):
-            return split(layout, ways, at_ms=at_ms, max_segments=policy.max_segments)
+            return split(layout, ways, at_ms=at_ms)
         case Merge(segment_ids=segment_ids):
-            return merge(layout, segment_ids, at_ms=at_ms, max_buckets=max_buckets, min_segments=policy.min_segments)
+            return merge(layout, segment_ids, at_ms=at_ms, max_buckets=policy.entry_bucket_max_per_segment)
         case Rebucket(segment_ids=segment_ids, bucket_count=count):
-            return rebucket(layout, segment_ids, count, at_ms=at_ms, max_buckets=max(max_buckets, count))
+            return rebucket(layout, segment_ids, count, at_ms=at_ms, max_buckets=count)
         case NoAction():
             return None

@@ -99,8 +99,8 @@ class Flips:
 
     def warm(self, pair: tuple[SegmentInfo, SegmentInfo]) -> tuple[Change, ...]:
         """What keeps a pair from being merged: the nearest line above any of its rates."""
-        nearest = min(self._lines_above(pair), key=lambda line: line[:3])
-        return (nearest[3],)
+        *_, change = min(self._lines_above(pair))
+        return (change,)
 
     def _lines_above(self, pair: tuple[SegmentInfo, SegmentInfo]) -> Iterator[tuple[float, int, int, Change]]:
         """For every rate of the pair: how far up the nearest line is, in merge thresholds, and the change across it."""
