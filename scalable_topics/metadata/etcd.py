@@ -8,7 +8,7 @@ did not arrive is tried elsewhere, what may have arrived is an `UnknownOutcome`,
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from io import BytesIO
 from typing import Final, TypeVar
@@ -176,7 +176,7 @@ class EtcdStore:
         with suppress(LeaseLost):
             await self._call("/lease/revoke", {"ID": lease}, _nothing)
 
-    async def watch(self, prefix: str, *, after_revision: int) -> AsyncIterator[WatchBatch]:
+    async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
         create = {"key": prefix.encode(), "range_end": wire.prefix_end(prefix), "start_revision": after_revision + 1}
         body = msgspec.json.encode({"create_request": create})
         endpoint = self._endpoints[self._current]

@@ -7,7 +7,7 @@ each other. Time is the event loop's.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import count
 
 from msgspec import Struct
@@ -95,7 +95,7 @@ class MemoryStore:
     async def revoke_lease(self, lease: int) -> None:
         self._end_lease(lease)
 
-    async def watch(self, prefix: str, *, after_revision: int) -> AsyncIterator[WatchBatch]:
+    async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
         news = asyncio.Event()
         self._watchers.add(news)
         seen = after_revision

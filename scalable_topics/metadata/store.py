@@ -6,7 +6,7 @@ one, once and in order. Keys that carry a lease vanish with it. Adapters: `etcd`
 (simulation, a daemon by itself).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -139,7 +139,7 @@ class MetadataStore(Protocol):
     async def revoke_lease(self, lease: int) -> None:
         """Its keys go at once, at one revision. A lease that is gone already is fine."""
 
-    def watch(self, prefix: str, *, after_revision: int) -> AsyncIterator[WatchBatch]:
+    def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
         """Everything under a prefix that comes after a revision, until it breaks: `Unavailable`, or `Compacted`."""
 
     async def health(self) -> StoreHealth: ...

@@ -105,7 +105,7 @@ class StoreView:
 
     async def _follow_once(self) -> None:
         """One stream, until it breaks or falls silent."""
-        async with aclosing(self._store.watch(self.prefix, after_revision=self.revision)) as stream:  # type: ignore[type-var]
+        async with aclosing(self._store.watch(self.prefix, after_revision=self.revision)) as stream:
             while True:
                 async with asyncio.timeout(self._silence_seconds):
                     batch = await anext(stream)

@@ -100,7 +100,7 @@ class Chaos:
         """The store's history, on a connection that nobody breaks."""
         while True:
             try:
-                async with aclosing(self.store.watch(f"{PATHS.root}/", after_revision=self.seen)) as watch:  # type: ignore[type-var]
+                async with aclosing(self.store.watch(f"{PATHS.root}/", after_revision=self.seen)) as watch:
                     async for batch in watch:
                         self.events += batch.events
                         self.seen = batch.revision

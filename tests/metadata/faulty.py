@@ -1,6 +1,6 @@
 """A store that fails on command: the daemon's own end of a broken network."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from scalable_topics.metadata.store import (
     Answer,
@@ -54,7 +54,7 @@ class FaultyStore:
         self._pass()
         await self.inner.revoke_lease(lease)
 
-    def watch(self, prefix: str, *, after_revision: int) -> AsyncIterator[WatchBatch]:
+    def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
         self._pass()
         return self.inner.watch(prefix, after_revision=after_revision)
 

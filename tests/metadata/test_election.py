@@ -298,6 +298,6 @@ async def test_elections_on_a_real_store(store: MetadataStore) -> None:
         async with daemons(store, "y") as (goes,):
             await create(store, 20)
             await settle([stays, goes], 20, seconds=20)
-        await settle([stays], 20, seconds=5)
+        await settle([stays], 20, seconds=20)
         terms = [leadership.term for leadership in stays.elections.led.values()]
         assert len(set(terms)) == 20

@@ -121,7 +121,7 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
             revision = (await store.commit([Put("/x", b"1")])).revision
             watch = store.watch("/", after_revision=revision - 1)
             assert (await anext(watch)).revision == revision
-            await watch.aclose()  # type: ignore[attr-defined]
+            await watch.aclose()
             for other in (stranger, believer):
                 with pytest.raises(Unavailable):
                     await other.get("/x")

@@ -58,7 +58,7 @@ class Side:
         self.watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        async with aclosing(self.store.watch(self.root, after_revision=self.zero)) as watch:  # type: ignore[type-var]
+        async with aclosing(self.store.watch(self.root, after_revision=self.zero)) as watch:
             async for batch in watch:
                 self.seen += [self.plain(event) for event in batch.events]
                 self.told.set()
