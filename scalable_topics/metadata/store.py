@@ -112,6 +112,11 @@ class StoreHealth(Struct, frozen=True, kw_only=True):
     no_space: bool
     """Writes are refused until somebody makes room."""
 
+    @property
+    def nearly_full(self) -> bool:
+        """From four fifths of the quota on automatic operations stop, so that people still have room to mend things."""
+        return self.no_space or (self.quota_bytes is not None and self.used_bytes >= 0.8 * self.quota_bytes)
+
 
 class MetadataStore(Protocol):
     """Reads are linearizable. A write raises `UnknownOutcome` when it may have happened, `Unavailable` when it has

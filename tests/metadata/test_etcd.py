@@ -134,12 +134,15 @@ async def test_a_full_store_says_so() -> None:
     async with etcd_cluster(options=[f"--quota-backend-bytes={8 << 20}"]) as cluster:
         store = EtcdStore(EtcdSettings(endpoints=cluster.endpoints))
         try:
-            assert (await store.health()).quota_bytes == 8 << 20
+            empty = await store.health()
+            assert empty.quota_bytes == 8 << 20
+            assert not empty.nearly_full
             with pytest.raises(NoSpace, match="compact, defragment, disarm"):
                 for number in range(40):
                     await store.commit([Put(f"/{number}", bytes(1 << 20))])
             health = await store.health()
             assert health.no_space
+            assert health.nearly_full
             assert health.used_bytes > 4 << 20
             both = await store.get("/0", "/1", "/absent")
             assert [item.key for item in both.items] == ["/0", "/1"], "it can still be read"

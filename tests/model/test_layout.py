@@ -1,5 +1,6 @@
 """The algebra of layouts: whatever valid operations do, what must hold, holds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from scalable_topics.model.errors import CapReached, InvalidArgument, NotFound, WrongState
+from scalable_topics.model.errors import CapReached, InvalidArgument, NotFound, ScalableTopicsError, WrongState
 from scalable_topics.model.hash_range import RING_SIZE, HashRange
 from scalable_topics.model.layout import Replacement, SegmentLayout, initial_layout, legacy_layout
 from scalable_topics.model.record import TopicRecord, decode_record, encode_record
@@ -323,3 +324,28 @@ def test_pruning_from_the_middle_mends_both_ends() -> None:
     assert layout.segments[0].child_ids == (2,)
     assert layout.segments[3].parent_ids == ()
     assert legacy_layout(["a"]).segments[0].created_at_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind"),
+    [
+        (lambda layout: split(layout, {99: 2}, at_ms=1), "not-found"),
+        (lambda layout: split(layout, {0: 2}, at_ms=1), "wrong-state"),
+        (lambda layout: split(layout, {1: 1}, at_ms=1), "invalid-argument"),
+        (lambda layout: split(layout, {1: 2}, at_ms=1, max_segments=2), "cap-reached"),
+        (lambda layout: merge(layout, [1, 99], at_ms=1), "not-found"),
+        (lambda layout: merge(layout, [1, 1], at_ms=1), "invalid-argument"),
+        (lambda layout: merge(layout, [0, 1], at_ms=1), "wrong-state"),
+        (lambda layout: rebucket(layout, [99], 3, at_ms=1), "not-found"),
+        (lambda layout: rebucket(layout, [0], 3, at_ms=1), "wrong-state"),
+        (lambda layout: layout.prune([99]), "not-found"),
+        (lambda layout: layout.prune([1]), "wrong-state"),
+    ],
+)
+def test_pitfall_92_a_bad_id_is_told_for_what_it_is(refused: Callable[[SegmentLayout], object], kind: str) -> None:
+    layout = initial_layout(1)
+
+    with pytest.raises(ScalableTopicsError) as caught:
+        refused(layout.apply(split(layout, {0: 2}, at_ms=1), at_ms=1))
+
+    assert caught.value.kind == kind
