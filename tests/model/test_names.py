@@ -221,3 +221,27 @@ def test_pitfall_14_the_address_comes_from_the_segments_record() -> None:
 
     assert one.logical == other.logical == "segment://t/n/x/0000-ffff-0"
     assert one.physical == "segment://t/n/x/0000-ffff-0@00000000000000aa" != other.physical
+
+
+@given(topics, st.integers(0, 99))
+def test_a_key_tells_whose_it_is(topic: TopicName, segment_id: int) -> None:
+    paths = StorePaths("/r")
+
+    assert paths.topic_of(paths.record(topic)) == (topic, "")
+    assert paths.topic_of(paths.controller(topic)) == (topic, "controller")
+    assert paths.topic_of(paths.load(topic, segment_id)) == (topic, f"segments/{segment_id}/load")
+    assert paths.topic_of_index(paths.index(topic)) == topic
+    assert paths.index(topic).startswith(paths.index_of(topic.tenant, topic.namespace))
+
+
+def test_keys_that_are_nobodys() -> None:
+    paths = StorePaths("/r")
+
+    assert (paths.topics, paths.brokers) == ("/r/topics/", "/r/brokers/")
+    assert paths.index_of("t:1", "n") == "/r/index/t%3A1/n/"
+    for key in ("/r/topics/t/n", "/other/topics/t/n/x", "/r/brokers/b", "/r/index/t/n/x"):
+        assert paths.topic_of(key) is None
+    assert paths.topic_of_index("/r/index/t/n") is None
+    assert paths.broker_of(paths.broker("host:1/ü")) == "host:1/ü"
+    for key in (paths.reporter("b"), "/r/topics/t/n/x", "/other/brokers/b"):
+        assert paths.broker_of(key) is None

@@ -1,5 +1,6 @@
 """The smaller decisions: retention, load reports, cool-downs, routing, migration, seeking, selection."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from scalable_topics.policy.frame_order import AssignmentAge, LayoutAge, is_curr
 from scalable_topics.policy.load_reports import Sample, cold_ms, continue_spell, is_known, is_material, report
 from scalable_topics.policy.migration import Connection, OldClients, plan_migration, precheck, synthetic_layout
 from scalable_topics.policy.property_index import topics_with
+from scalable_topics.policy.ranking import ranked
 from scalable_topics.policy.retention import is_drained, retention_minutes, sweep
 from scalable_topics.policy.routing import Route, Router, bucket_batches, message_bucket_hash
 from scalable_topics.policy.seek import SeekAction, plan_seek
@@ -400,3 +402,11 @@ def test_totals() -> None:
     assert outer_producer_name("p-seg-1-seg-1", 1) == "p-seg-1"
     assert shown_type(SubscriptionType.CHECKPOINT) is SubscriptionType.CHECKPOINT
     assert topics_with({"b": {"x": "1"}, "a": {"x": "1", "y": "2"}}, {"x": "1"}) == ["a", "b"]
+
+
+def test_ranks_are_the_same_for_everybody_for_ever() -> None:
+    """Pinned: two versions side by side must agree on who campaigns first."""
+    assert ranked("topic://t/n/x", ["a", "b", "c"]) == ranked("topic://t/n/x", ["c", "a", "b"]) == ["c", "b", "a"]
+    firsts = Counter(ranked(f"topic://t/n/{number}", "abcd")[0] for number in range(400))
+    assert min(firsts.values()) > 60
+    assert ranked("x", []) == []
