@@ -66,11 +66,14 @@ def slices(bucket_count: int, sharers: Sequence[str]) -> list[tuple[str, tuple[i
     if not sharers:
         return []
     width, wider = divmod(bucket_count, len(sharers))
-    starts = [index * width + min(index, wider) for index in range(len(sharers) + 1)]
+
+    def start(index: int) -> int:
+        return index * width + min(index, wider)
+
     return [
-        (name, (starts[index], starts[index + 1] - 1))
+        (name, (start(index), start(index + 1) - 1))
         for index, name in enumerate(sharers)
-        if starts[index] < starts[index + 1]
+        if start(index) < start(index + 1)
     ]
 
 

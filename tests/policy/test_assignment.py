@@ -305,6 +305,8 @@ def test_a_holder_without_room_goes_where_there_is_some() -> None:
     after = assign(layout, "abcd", drained={0}, previous=before)
 
     assert ids(after) == {"a": [2], "b": [2], "c": [1], "d": [1]}
+    crowded = {**before, "d": (Unit(1, (0, 1)),), "e": (Unit(1, (2, 3)),)}
+    assert ids(assign(layout, "abcde", drained={0}, previous=crowded))["c"] == [1]
 
 
 def test_one_that_only_inherited_moves_before_one_that_held() -> None:

@@ -506,6 +506,9 @@ def test_what_a_merge_decision_becomes() -> None:
     down = replacements_of(Rebucket((0,), 5, Reason.IDLE_BUCKETS), layout, policy, at_ms=4)
     assert down is not None
     assert down[0].children[0].bucket_count == 5
+    wide = replacements_of(Rebucket((0,), 2_048, Reason.IDLE_BUCKETS), layout, policy, at_ms=4)
+    assert wide is not None
+    assert wide[0].children[0].bucket_count == 2_048
 
 
 def test_the_switch_is_about_the_whole_topic() -> None:
