@@ -24,7 +24,8 @@ class HashRange(Struct, frozen=True, order=True, gc=False):
     end: int
 
     def __post_init__(self) -> None:
-        if not (type(self.start) is type(self.end) is int and 0 <= self.start <= self.end <= RING_END):
+        start, end = self.start, self.end
+        if not (0 <= start <= end <= RING_END and type(start) is type(end) is int):
             raise InvalidArgument(
                 f"[{self.start}, {self.end}] is not a hash range",
                 remedy=f"give 0 <= start <= end <= {RING_END}",

@@ -9,6 +9,7 @@ own at epoch -1.
 """
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
 from scalable_topics.model.hash_range import FULL_RANGE, tiling_problem
@@ -20,6 +21,7 @@ UNBORN_EPOCH: Final = -1
 
 
 _ACTIVE: Final = SegmentState.ACTIVE
+_BY_START: Final = attrgetter("start")
 _SPLIT: Final = CreatedBy.SPLIT
 _MERGE: Final = CreatedBy.MERGE
 _REBUCKET: Final = CreatedBy.REBUCKET
@@ -63,7 +65,7 @@ def _coverage_problems(epoch: int, segments: Mapping[int, SegmentInfo]) -> Itera
     for segment in active:
         if segment.created_by is CreatedBy.LEGACY:
             yield f"segment {segment.segment_id} is an old partition, and still ACTIVE after the migration"
-    gap = tiling_problem(sorted(segment.hash_range for segment in active), FULL_RANGE)
+    gap = tiling_problem(sorted((segment.hash_range for segment in active), key=_BY_START), FULL_RANGE)
     if gap:
         yield f"the ACTIVE segments {sorted(segment.segment_id for segment in active)} do not tile the ring: {gap}"
 
