@@ -56,9 +56,6 @@ class HashRange(Struct, frozen=True, order=True, gc=False):
     def covers(self, other: "HashRange") -> bool:
         return self.start <= other.start and other.end <= self.end
 
-    def overlaps(self, other: "HashRange") -> bool:
-        return self.start <= other.end and other.start <= self.end
-
     def is_adjacent_to(self, other: "HashRange") -> bool:
         return self.end + 1 == other.start or other.end + 1 == self.start
 
