@@ -48,7 +48,7 @@ test: setup ## the whole test suite, on all cores
 conformance: setup ## run a cases file: make conformance CASES=path
 	$(BIN)/python -m tests.conformance $(or $(CASES),tests/conformance/cases.json)
 
-mutants: setup ## mutation testing of model/ and policy/ (up to 45 minutes)
+mutants: setup ## mutation testing of model/, policy/ and metadata/ (up to 45 minutes)
 	$(BIN)/python -m tests.mutants
 
 bench: setup ## measure the core; writes docs/benchmarks.md and docs/benchmarks.json

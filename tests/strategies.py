@@ -6,7 +6,7 @@ from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.layout import SegmentLayout, initial_layout
 from scalable_topics.model.load import Rates
 from scalable_topics.model.names import TopicName
-from scalable_topics.model.replacements import merge, rebucket, split
+from scalable_topics.model.replacements import merge, rebucket, rollover, split
 from scalable_topics.model.segment import SegmentState
 from scalable_topics.model.subscription import SubscriptionType
 from scalable_topics.policy.autoscale import ConsumerCount, KnownLoad, TopicView
@@ -20,8 +20,9 @@ Draw = st.DrawFn
 
 @st.composite
 def layouts(draw: Draw, *, max_ops: int = 8, max_initial: int = 5, prune: bool = True) -> SegmentLayout:
-    """A layout with a history."""
+    """A layout with a history, of operations a millisecond apart."""
     budget = draw(st.integers(0, 16))
+    window = draw(st.sampled_from([0, 0, 0.001, 0.003]))
     if draw(st.integers(0, 4)):
         layout = initial_layout(draw(st.integers(1, max_initial)), bucket_budget=budget, at_ms=1)
     else:
@@ -29,16 +30,18 @@ def layouts(draw: Draw, *, max_ops: int = 8, max_initial: int = 5, prune: bool =
         partitions = draw(st.integers(0, max_initial))
         layout = plan_migration(topic, partitions, bucket_budget=budget, subscriptions=(), now_ms=1).after
     for number in range(draw(st.integers(0, max_ops))):
-        layout = draw(next_layouts(layout, at_ms=number + 2, prune=prune))
+        layout = draw(next_layouts(layout, at_ms=number + 2, prune=prune, depth_window_seconds=window))
     return layout
 
 
 @st.composite
-def next_layouts(draw: Draw, layout: SegmentLayout, *, at_ms: int, prune: bool = True) -> SegmentLayout:
+def next_layouts(
+    draw: Draw, layout: SegmentLayout, *, at_ms: int, prune: bool = True, depth_window_seconds: float = 0
+) -> SegmentLayout:
     """One valid operation later."""
     active = layout.active
     sealed = [key for key, segment in layout.segments.items() if segment.state is SegmentState.SEALED]
-    kinds = ["rebucket"]
+    kinds = ["rebucket", "rollover"]
     if any(segment.hash_range.size > 1 for segment in active):
         kinds += ["split", "split"]
     if len(active) > 1:
@@ -50,19 +53,28 @@ def next_layouts(draw: Draw, layout: SegmentLayout, *, at_ms: int, prune: bool =
             divisible = [segment for segment in active if segment.hash_range.size > 1]
             chosen = draw(st.lists(st.sampled_from(divisible), min_size=1, max_size=2, unique=True))
             ways = {s.segment_id: draw(st.integers(2, min(4, s.hash_range.size))) for s in chosen}
-            return layout.apply(split(layout, ways, at_ms=at_ms), at_ms=at_ms)
+            change = split(layout, ways, at_ms=at_ms, depth_window_seconds=depth_window_seconds)
         case "merge":
             first = draw(st.integers(0, len(active) - 2))
             several = draw(st.permutations(active[first : first + draw(st.integers(2, 3))]))
-            return layout.apply(merge(layout, [s.segment_id for s in several], at_ms=at_ms), at_ms=at_ms)
+            ids = [s.segment_id for s in several]
+            change = merge(layout, ids, at_ms=at_ms, depth_window_seconds=depth_window_seconds)
         case "rebucket":
             segment = draw(st.sampled_from(active))
             count = draw(st.integers(1, 16).filter(lambda number: number != segment.bucket_count))
-            return layout.apply(rebucket(layout, [segment.segment_id], count, at_ms=at_ms), at_ms=at_ms)
+            ids = [segment.segment_id]
+            change = rebucket(layout, ids, count, at_ms=at_ms, depth_window_seconds=depth_window_seconds)
+        case "rollover":
+            ids = [draw(st.sampled_from(active)).segment_id]
+            change = rollover(layout, ids, at_ms=at_ms, depth_window_seconds=depth_window_seconds)
         case _:
             gone = draw(st.lists(st.sampled_from(sealed), min_size=1, max_size=3))
             ancestors = {ancestor for segment_id in gone for ancestor in layout.ancestors(segment_id)}
             return layout.prune({*gone, *ancestors})
+    ends = st.none() | st.tuples(st.integers(-1, 9), st.integers(-1, 9))
+    parents = [parent for replacement in change for parent in replacement.parents]
+    terminated = {parent: end for parent in parents if (end := draw(ends)) is not None}
+    return layout.apply(change, at_ms=at_ms, terminated=terminated)
 
 
 def rates(limit: float = 3.0) -> st.SearchStrategy[Rates]:
@@ -84,6 +96,7 @@ def policies(draw: Draw, *, enabled: bool | None = None, max_depth: int | None =
         min_segments=minimum,
         max_segments=minimum + draw(st.integers(0, 16)),
         max_dag_depth=draw(st.sampled_from([0, 1, 2, 10])) if max_depth is None else max_depth,
+        dag_depth_window_seconds=draw(st.sampled_from([0, 0, 0.5, 3_600])),
         max_new_segments_per_evaluation=draw(st.sampled_from([1, 1, 2, 4])),
         split_cooldown_seconds=draw(seconds),
         merge_cooldown_seconds=draw(seconds),
@@ -109,7 +122,7 @@ def views(draw: Draw) -> TopicView:
     """A topic that is all cold, one that is hot, or one with too many consumers; each with a few things out of line."""
     layout = draw(layouts(max_ops=5))
     active = layout.active
-    mood = draw(st.sampled_from(["cold", "hot", "crowded", "crowded"]))
+    mood = draw(st.sampled_from(["cold", "cold", "hot", "crowded", "crowded"]))
     tick = st.sampled_from([0.0, 50.0, 100.0, 450.0])
     cold = st.builds(KnownLoad, st.tuples(tick, tick, tick, tick), st.sampled_from([300_000, 400_000]))
     wild = st.builds(KnownLoad, rates(), st.sampled_from([0, 300_000, 400_000]))
@@ -120,6 +133,7 @@ def views(draw: Draw) -> TopicView:
     for segment in odd:
         if draw(st.booleans()):
             del load[segment.segment_id]
+    standing = st.sampled_from([0, 499, 500, 3_599_999, 3_600_000])
     few = st.integers(0, max(1, len(active) - 1))
     buckets = sum(segment.bucket_count for segment in active)
     many = st.integers(len(active), len(active) + 3) | st.integers(buckets, buckets + 4)
@@ -136,4 +150,5 @@ def views(draw: Draw) -> TopicView:
         since_last_merge_ms=draw(since),
         since_last_rebucket_ms=draw(since),
         demand_low_ms=draw(st.sampled_from([None, 499, 300_000, 300_000, 300_000])),
+        standing_ms={segment.segment_id: draw(standing) for segment in active if draw(st.integers(0, 3))},
     )

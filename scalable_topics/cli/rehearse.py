@@ -6,7 +6,7 @@ No cluster, no store: the pure core on a clock of its own. What it prints is wha
 import argparse
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from scalable_topics.policy.autoscale import ConsumerCount, NoAction, describe, 
 from scalable_topics.policy.rehearsal import Rehearsal, begin, density_load, even, step
 
 EVALUATION_SECONDS: Final = 60
+DAY_MS: Final = 86_400_000
 BYTES_PER_MESSAGE: Final = 1_000
 BAR_WIDTH: Final = 48
 POLICY_EXAMPLE: Final = """'{"maxSegments": 16, "splitCooldownSeconds": "30s"}'"""
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
     consumers = {"rehearsal": ConsumerCount(SubscriptionType.STREAM, options.consumers)}
     topic = begin(segments=options.segments, policy=policy, now_ms=1)
     changes = 0
+    fewest: dict[int, int] = {}
     print(f"{'time':>8}  {'msg/s':>9}  segments")
     print(_line(1, series[0], topic.layout))
     evaluations = max(1, int(len(series) * row_seconds / EVALUATION_SECONDS))
@@ -71,16 +73,22 @@ def run(options: argparse.Namespace) -> int:
         rate = series[min(int(index * EVALUATION_SECONDS / row_seconds), len(series) - 1)]
         done = step(topic, now_ms=now_ms, load_of=density_load(even, _rates(rate)), consumers=consumers, policy=policy)
         topic = done.after
+        day = now_ms // DAY_MS
+        fewest[day] = min(fewest.get(day, RING_SIZE), len(topic.layout.active))
         if not isinstance(done.decision, NoAction):
             changes += 1
             print(f"{_line(now_ms, rate, topic.layout)}  {describe(done.decision)}")
             if options.explain:
                 print("\n".join(f"{'':10}{line}" for line in str(explain(done.view, policy)).splitlines()))
-    _summary(topic, changes)
+    _summary(topic, changes, fewest)
     return 0
 
 
-def _summary(topic: Rehearsal, changes: int) -> None:
+def _summary(topic: Rehearsal, changes: int, fewest: Mapping[int, int]) -> None:
+    """`fewest`: of each day, the least number of active segments."""
+    least = min(fewest.values())
+    days = sum(1 for segments in fewest.values() if segments == least)
+    print(f"down to {least} active segments on {days} of {len(fewest)} days")
     print(f"{changes} changes, epoch {topic.layout.epoch}, {len(topic.layout.active)} active segments at the end")
 
 

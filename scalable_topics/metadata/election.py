@@ -1,304 +1,316 @@
-"""Who may write for a topic: leadership as a value that every write compares, and the effort that every topic always
-has a leader.
+"""Every topic always has a leader: what this daemon has to do for that, as a pure step. Events in, instructions out.
 
-Leadership is a key with a create revision, its *term*. Losing it needs no message: a transaction that compares the
-term simply does not happen any more. The daemons agree on a rank for each topic without talking; the first tries at
-once, the next a second later, and so on, so that a crash is followed by one attempt per topic and not by a herd.
+The daemons agree on a rank for each topic without talking; the first tries at once, the next a second later, and so
+on, so that a crash is followed by one attempt per topic and not by a herd.
+
+One rule decides everything: *a topic's election key, as the store last told it, is the truth*. Absent: campaign, again
+and again until it is there. There with the lease of our living session: we lead, whoever's answer told us. There with
+another lease: somebody else does. So a lost request, a lost answer and a request that lands late need no cases of
+their own.
 """
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
+from itertools import count
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
-from scalable_topics.metadata.session import BrokerInfo, Role, Session, SessionKeeper, decode_broker
-from scalable_topics.metadata.store import Compare, CreateRevisionIs, Delete, KeyValue, LeaseIs, MetadataStore, Put
-from scalable_topics.metadata.view import KeyChange, StoreView
-from scalable_topics.model.codec import encode_json
-from scalable_topics.model.errors import DecodeError, InvalidArgument, LeaseLost, Unavailable, UnknownOutcome
+from scalable_topics.metadata.leadership import ElectionKey, Leadership
 from scalable_topics.model.names import TopicName
-from scalable_topics.model.paths import StorePaths
 from scalable_topics.policy.ranking import ranked
 
 RANK_SECONDS: Final = 1.0
 """How long each rank leaves the one before it alone."""
 MAX_CAMPAIGNS: Final = 64
-STABLE_SECONDS: Final = 600.0
-"""How long the daemons must have been the same ones before leadership is handed back to first ranks."""
-HAND_BACKS_PER_SECOND: Final = 20
+"""In flight at once."""
 RETRY_SECONDS: Final = 1.0
-
-log = logging.getLogger(__name__)
-
-
-class LeaderInfo(Struct, frozen=True, rename="camel"):
-    """What an election key says to clients."""
-
-    broker_id: str
-    broker_url: str
-    web_url: str
+STABLE_SECONDS: Final = 600.0
+"""How long the controllers must have been the same ones before leadership is handed back to first ranks."""
+HAND_BACKS_PER_SECOND: Final = 20
 
 
-class Leadership(Struct, frozen=True):
-    """The right to write for one topic, captured by value: it cannot turn into somebody else's."""
+class TopicSeen(Struct, frozen=True):
+    """The store's word on a topic: has it a record, is a change of it half done, and what is its election key?"""
 
     topic: TopicName
-    key: str
-    term: int
+    exists: bool
+    busy: bool
+    key: ElectionKey
+
+
+class StoreRestarted(Struct, frozen=True):
+    """The store went back or was replaced: what is known of it is void, and will all be told again."""
+
+
+class ControllersSeen(Struct, frozen=True):
+    """The daemons that may lead, with the create revisions of their broker keys."""
+
+    controllers: Mapping[str, int]
+
+
+class SessionOpened(Struct, frozen=True):
     lease: int
 
-    def __post_init__(self) -> None:
-        if self.term <= 0 or self.lease <= 0:
-            raise InvalidArgument(
-                f"term {self.term} of lease {self.lease} is no leadership",
-                subject=str(self.topic),
-                remedy="an absent key compares equal to 0",
-            )
 
-    def fence(self) -> tuple[Compare, ...]:
-        """PROTOCOL's E: holds exactly while this leadership does."""
-        return CreateRevisionIs(self.key, self.term), LeaseIs(self.key, self.lease)
+class SessionLost(Struct, frozen=True):
+    """Also ends every campaign and resignation that is under way: nothing will be heard of them."""
 
 
-async def campaign(
-    store: MetadataStore, paths: StorePaths, topic: TopicName, info: BrokerInfo, session: Session
-) -> Leadership | None:
-    """Try to become the leader; None = somebody else is. An answer that was lost is looked up, not guessed."""
-    key = paths.controller(topic)
-    leader = LeaderInfo(info.broker_id, info.broker_url, info.web_url)
-    compares = (CreateRevisionIs(key, 0), *session.fence(paths, info.broker_id))
-    try:
-        answer = await store.commit([Put(key, encode_json(leader), session.lease)], compares=compares)
-    except UnknownOutcome:
-        found = (await store.get(key)).items
-        return _ours(topic, found[0] if found else None, session)
-    if answer.succeeded:
-        return Leadership(topic, key, answer.revision, session.lease)
-    return _ours(topic, answer.found[0], session)
+class CampaignEnded(Struct, frozen=True):
+    """`key` is what it found; None = it failed, and nothing is known. An attempt that is not under way any more is not
+    listened to: its answer may be from before the store went back.
+    """
+
+    topic: TopicName
+    attempt: int
+    key: ElectionKey | None
 
 
-def _ours(topic: TopicName, item: KeyValue | None, session: Session) -> Leadership | None:
-    if item is None or item.lease != session.lease:
-        return None
-    return Leadership(topic, item.key, item.create_revision, item.lease)
+class ResignEnded(Struct, frozen=True):
+    """With whatever outcome: the store tells when the key is gone."""
+
+    topic: TopicName
 
 
-async def resign(store: MetadataStore, leadership: Leadership) -> None:
-    """Give it back; what is no longer ours is left alone."""
-    await store.commit([Delete(leadership.key)], compares=leadership.fence())
+class TimePassed(Struct, frozen=True):
+    pass
 
 
-class _OperationOnly(Struct):
-    """As little of a record as tells whether something is half done."""
+Event = (
+    TopicSeen
+    | StoreRestarted
+    | ControllersSeen
+    | SessionOpened
+    | SessionLost
+    | CampaignEnded
+    | ResignEnded
+    | TimePassed
+)
 
-    operation: msgspec.Raw = msgspec.Raw(b"null")
+
+class Campaign(Struct, frozen=True):
+    """Try to become the leader, and report `CampaignEnded`."""
+
+    topic: TopicName
+    attempt: int
 
 
-_operation: Final = msgspec.json.Decoder(_OperationOnly)
+class Gain(Struct, frozen=True):
+    """From now on this daemon leads; told before anything else is done for this leadership."""
+
+    leadership: Leadership
 
 
-class Elections:
-    """Keeps a leader on every topic that has a record, as far as it is up to this daemon."""
+class Lose(Struct, frozen=True):
+    """From now on it does not."""
+
+    leadership: Leadership
+
+
+class Resign(Struct, frozen=True):
+    """Delete the election key, fenced, and report `ResignEnded`. The daemon leads until the store says otherwise."""
+
+    leadership: Leadership
+
+
+Instruction = Campaign | Gain | Lose | Resign
+
+
+class _Topic(Struct):
+    exists: bool
+    busy: bool
+    key: ElectionKey
+    leaderless_since: float | None = None
+    retry_at: float = 0.0
+
+
+class Election:
+    """One daemon's part. `handle` is the only way to change it, and reads no clock."""
 
     def __init__(
-        self,
-        store: MetadataStore,
-        paths: StorePaths,
-        keeper: SessionKeeper,
-        view: StoreView,
-        *,
-        is_idle: Callable[[TopicName], bool] = lambda _: True,
-        stable_seconds: float = STABLE_SECONDS,
+        self, broker_id: str, *, is_idle: Callable[[TopicName], bool], stable_seconds: float = STABLE_SECONDS
     ) -> None:
-        self._store = store
-        self._paths = paths
-        self._keeper = keeper
-        self._view = view
+        """`is_idle`: may leadership of this topic be given away now? Must answer at once and change nothing."""
+        self._broker_id = broker_id
         self._is_idle = is_idle
         self._stable_seconds = stable_seconds
+        self._lease = 0
+        self._topics: dict[TopicName, _Topic] = {}
         self._led: dict[TopicName, Leadership] = {}
-        self._leaderless: dict[TopicName, float] = {}
-        """Since when, in the loop's time."""
-        self._controllers: dict[str, KeyValue] = {}
+        self._controllers: Mapping[str, int] = {}
         self._stable_since = 0.0
+        self._campaigning: dict[TopicName, int] = {}
+        self._attempts = count(1)
+        self._resigning: set[TopicName] = set()
+        self._guests: set[TopicName] = set()
+        """Topics that we lead and somebody else ranks first for."""
         self._timed: list[tuple[float, TopicName]] = []
-        """A heap of when to campaign for what; entries may be out of date."""
-        self._wake = asyncio.Event()
-        self.on_gain: Callable[[Leadership], None] = lambda _: None
-        self.on_loss: Callable[[Leadership], None] = lambda _: None
+        """A heap of when to campaign for what. Entries may be out of date, which is found out when they are due."""
+        self._ready: list[tuple[bool, float, TopicName]] = []
+        """A heap of what is due: topics with a change half done first."""
+        self._hand_back_at = 0.0
+        self._todo: list[Instruction] = []
 
     @property
     def led(self) -> Mapping[TopicName, Leadership]:
-        """What this daemon leads and may act for right now."""
-        return MappingProxyType(self._led if self._keeper.session is not None else {})
+        return MappingProxyType(self._led)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator["Elections"]:
-        now = asyncio.get_running_loop().time()
+    def next_wake(self) -> float | None:
+        """When time alone gives reason to act; None = only an event does."""
+        times = [self._timed[0][0]] if self._timed and self._lease else []
+        if self._guests and self._lease:
+            times.append(max(self._hand_back_at, self._stable_since + self._stable_seconds))
+        return min(times, default=None)
+
+    def handle(self, event: Event, *, now: float) -> list[Instruction]:
+        """What has to be done because of this event, in this order. `now` never falls."""
+        match event:
+            case TopicSeen():
+                self._see(event, now)
+            case StoreRestarted():
+                self._topics.clear()
+                self._timed.clear()
+                self._ready.clear()
+                self._campaigning.clear()
+                self._settle(list(self._led), now)
+            case ControllersSeen(controllers=controllers):
+                if controllers != self._controllers:
+                    self._rank_again(controllers, now)
+            case SessionOpened(lease=lease):
+                self._lease = lease
+                self._settle([topic for topic, known in self._topics.items() if self._holds(known)], now)
+            case SessionLost():
+                self._lease = 0
+                self._campaigning.clear()
+                self._resigning.clear()
+                self._settle(list(self._led), now)
+            case CampaignEnded(topic=topic, attempt=attempt, key=key):
+                if self._campaigning.get(topic) == attempt:
+                    del self._campaigning[topic]
+                    self._end_campaign(topic, key, now)
+            case ResignEnded(topic=topic):
+                self._resigning.discard(topic)
+            case TimePassed():
+                pass
+        self._hand_back(now)
+        self._campaign(now)
+        todo, self._todo = self._todo, []
+        return todo
+
+    def _end_campaign(self, topic: TopicName, key: ElectionKey | None, now: float) -> None:
+        known = self._topics.get(topic)
+        if known is not None:
+            known.retry_at = now + RETRY_SECONDS
+            self._learn(topic, known, key, now)
+
+    def _see(self, seen: TopicSeen, now: float) -> None:
+        known = self._topics.get(seen.topic)
+        if known is None:
+            known = self._topics[seen.topic] = _Topic(seen.exists, seen.busy, seen.key)
+        known.exists, known.busy = seen.exists, seen.busy
+        self._learn(seen.topic, known, seen.key, now)
+
+    def _learn(self, topic: TopicName, known: _Topic, key: ElectionKey | None, now: float) -> None:
+        """An answer and the watch come on different ways: the later revision is right."""
+        if key is not None and key.revision >= known.key.revision:
+            known.key = key
+        self._settle([topic], now)
+
+    def _settle(self, topics: Iterable[TopicName], now: float) -> None:
+        """Bring what we lead, and what nobody leads, in line with what is known."""
+        for topic in topics:
+            known = self._topics.get(topic)
+            ours = self._led.get(topic)
+            leader = known.key.leader if known is not None and self._holds(known) else None
+            if ours is not None and not ours.is_held_by(leader):
+                self._lose(ours)
+            if leader is not None and topic not in self._led:
+                self._gain(Leadership(topic, leader.key, leader.create_revision, leader.lease))
+            if known is None:
+                continue
+            if known.exists and known.key.leader is None:
+                if known.leaderless_since is None:
+                    known.leaderless_since = now
+                self._schedule(topic, known)
+            else:
+                known.leaderless_since, known.retry_at = None, 0.0
+                if not known.exists and known.key.leader is None:
+                    del self._topics[topic]
+
+    def _holds(self, known: _Topic) -> bool:
+        """Is it our key, on a topic that is there?"""
+        return known.exists and known.key.leader is not None and 0 < self._lease == known.key.leader.lease
+
+    def _gain(self, leadership: Leadership) -> None:
+        self._led[leadership.topic] = leadership
+        if self._rank(leadership.topic) != 0:
+            self._guests.add(leadership.topic)
+        self._todo.append(Gain(leadership))
+
+    def _lose(self, leadership: Leadership) -> None:
+        del self._led[leadership.topic]
+        self._guests.discard(leadership.topic)
+        self._todo.append(Lose(leadership))
+
+    def _rank_again(self, controllers: Mapping[str, int], now: float) -> None:
+        self._controllers = dict(controllers)
         self._stable_since = now
-        for item in self._view.items.values():
-            self._take(KeyChange(item.key, None, item, item.mod_revision))
-        end = self._view.listen(self._take)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self._run(), name="elections")
-                try:
-                    yield self
-                finally:
-                    running.cancel()
-        finally:
-            end()
-            self._lose_all()
-
-    async def _run(self) -> None:
-        while True:
-            session = await self._keeper.wait_session()
-            async with asyncio.TaskGroup() as tasks:
-                campaigns = tasks.create_task(self._campaign_for(session), name="campaigns")
-                hand_backs = tasks.create_task(self._hand_back(session), name="hand-backs")
-                await session.wait_lost()
-                campaigns.cancel()
-                hand_backs.cancel()
-            self._lose_all()
-
-    def _take(self, change: KeyChange) -> None:
-        """Follow the store: which topics there are, who leads them, which daemons live."""
-        broker = self._paths.broker_of(change.key)
-        if broker is not None:
-            self._take_broker(broker, change.after)
-            return
-        found = self._paths.topic_of(change.key)
-        if found is None or found[1] not in {"", "controller"}:
-            return
-        topic = found[0]
-        record, leader = (
-            self._view.items.get(self._paths.record(topic)),
-            self._view.items.get(self._paths.controller(topic)),
-        )
-        ours = self._led.get(topic)
-        if ours is not None and (leader is None or leader.create_revision != ours.term):
-            self._lose(ours)
-        if record is not None and leader is None:
-            if topic not in self._leaderless:
-                self._leaderless[topic] = asyncio.get_running_loop().time()
-                self._schedule(topic)
-        else:
-            self._leaderless.pop(topic, None)
-
-    def _take_broker(self, broker: str, item: KeyValue | None) -> None:
-        try:
-            controls = item is not None and Role.CONTROLLER in decode_broker(item.value, subject=broker).roles
-        except DecodeError as error:
-            log.warning("not a broker key: %s", error)
-            controls = False
-        if item is not None and controls:
-            self._controllers[broker] = item
-        else:
-            self._controllers.pop(broker, None)
-        self._stable_since = asyncio.get_running_loop().time()
+        self._guests = {topic for topic in self._led if self._rank(topic) != 0}
         self._timed.clear()
-        for topic in self._leaderless:
-            self._schedule(topic)
-
-    def _schedule(self, topic: TopicName) -> None:
-        rank = self._rank(topic)
-        if rank is not None:
-            heappush(self._timed, (self._leaderless[topic] + rank * RANK_SECONDS, topic))
-            self._wake.set()
+        for topic, known in self._topics.items():
+            if known.leaderless_since is not None:
+                self._schedule(topic, known)
 
     def _rank(self, topic: TopicName) -> int | None:
         """Ours for a topic; None = we are not among those who may lead."""
-        order = ranked(str(topic), self._controllers)
-        broker = self._keeper.info.broker_id
-        return order.index(broker) if broker in self._controllers else None
+        if self._broker_id not in self._controllers:
+            return None
+        return ranked(str(topic), self._controllers).index(self._broker_id)
 
-    async def _campaign_for(self, session: Session) -> None:
-        loop = asyncio.get_running_loop()
-        running: set[TopicName] = set()
-        ready: list[tuple[bool, float, TopicName]] = []
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._wake.clear()
-                while self._timed and self._timed[0][0] <= loop.time():
-                    due, topic = heappop(self._timed)
-                    heappush(ready, (not self._has_operation(topic), due, topic))
-                while ready and len(running) < MAX_CAMPAIGNS:
-                    *_, topic = heappop(ready)
-                    if topic in self._leaderless and topic not in running:
-                        running.add(topic)
-                        tasks.create_task(self._campaign(topic, session, running))
-                await self._wait(self._timed[0][0] if self._timed else None)
+    def _due(self, topic: TopicName, known: _Topic) -> float | None:
+        rank = self._rank(topic)
+        if rank is None or known.leaderless_since is None or topic in self._campaigning:
+            return None
+        return max(known.leaderless_since + rank * RANK_SECONDS, known.retry_at)
 
-    async def _wait(self, until: float | None) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._wake.wait()
+    def _schedule(self, topic: TopicName, known: _Topic) -> None:
+        due = self._due(topic, known)
+        if due is not None:
+            heappush(self._timed, (due, topic))
 
-    def _has_operation(self, topic: TopicName) -> bool:
-        """Somebody's change is half done: these first."""
-        record = self._view.items.get(self._paths.record(topic))
-        try:
-            return record is not None and _operation.decode(record.value).operation != msgspec.Raw(b"null")
-        except msgspec.MsgspecError:
-            return False
+    def _campaign(self, now: float) -> None:
+        if not self._lease:
+            return
+        while self._timed and self._timed[0][0] <= now:
+            due, topic = heappop(self._timed)
+            known = self._topics.get(topic)
+            if known is not None and self._due(topic, known) == due:
+                heappush(self._ready, (not known.busy, due, topic))
+        while self._ready and len(self._campaigning) < MAX_CAMPAIGNS:
+            _, due, topic = heappop(self._ready)
+            known = self._topics.get(topic)
+            if known is not None and self._due(topic, known) == due:
+                self._campaigning[topic] = next(self._attempts)
+                self._todo.append(Campaign(topic, self._campaigning[topic]))
 
-    async def _campaign(self, topic: TopicName, session: Session, running: set[TopicName]) -> None:
-        try:
-            leadership = await campaign(self._store, self._paths, topic, self._keeper.info, session)
-        except (Unavailable, LeaseLost) as error:
-            log.warning("campaign failed topic=%s: %s", topic, error)
-            if topic in self._leaderless:
-                self._leaderless[topic] = asyncio.get_running_loop().time() + RETRY_SECONDS
-                self._schedule(topic)
-        else:
-            self._leaderless.pop(topic, None)
-            if leadership is not None and session.alive:
-                self._gain(leadership)
-        finally:
-            running.discard(topic)
-            self._wake.set()
-
-    async def _hand_back(self, session: Session) -> None:
+    def _hand_back(self, now: float) -> None:
         """Slowly, when nothing has moved for long: leadership goes to first ranks, so that load evens out after
         restarts.
         """
-        loop = asyncio.get_running_loop()
-        while session.alive:
-            await asyncio.sleep(1)
-            if loop.time() - self._stable_since < self._stable_seconds:
-                continue
-            guests = [
-                leadership for topic, leadership in self._led.items() if self._rank(topic) != 0 and self._is_idle(topic)
-            ]
-            for leadership in guests[:HAND_BACKS_PER_SECOND]:
-                try:
-                    await resign(self._store, leadership)
-                except Unavailable as error:
-                    log.warning("not handed back topic=%s: %s", leadership.topic, error)
-                # The view tells when it is really gone; until then it is ours, whatever the answer was.
-
-    def _gain(self, leadership: Leadership) -> None:
-        former = self._led.get(leadership.topic)
-        if former == leadership:
+        if (
+            not self._lease
+            or not self._guests
+            or now < max(self._hand_back_at, self._stable_since + self._stable_seconds)
+        ):
             return
-        if former is not None:
-            self._lose(former)
-        self._led[leadership.topic] = leadership
-        log.info("leading topic=%s term=%d", leadership.topic, leadership.term)
-        self.on_gain(leadership)
-
-    def _lose(self, leadership: Leadership) -> None:
-        if self._led.get(leadership.topic) == leadership:
-            del self._led[leadership.topic]
-            log.info("no longer leading topic=%s term=%d", leadership.topic, leadership.term)
-            self.on_loss(leadership)
-
-    def _lose_all(self) -> None:
-        for leadership in tuple(self._led.values()):
-            self._lose(leadership)
+        self._hand_back_at = now + 1.0
+        leaving = 0
+        for topic in sorted(self._guests - self._resigning):
+            if leaving == HAND_BACKS_PER_SECOND:
+                break
+            if self._is_idle(topic):
+                leaving += 1
+                self._resigning.add(topic)
+                self._todo.append(Resign(self._led[topic]))

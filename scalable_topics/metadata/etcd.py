@@ -9,7 +9,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from io import BytesIO
 from typing import Final, TypeVar
 
@@ -22,8 +22,9 @@ from semantic_version import Version
 from yarl import URL
 
 from scalable_topics.metadata import etcd_wire as wire
-from scalable_topics.metadata.requests import check_request
+from scalable_topics.metadata.requests import check_request, check_scan, check_ttl, check_watch
 from scalable_topics.metadata.store import (
+    MAX_WRITES,
     PAGE_KEYS,
     Answer,
     Compare,
@@ -48,6 +49,9 @@ from scalable_topics.model.errors import (
 T = TypeVar("T")
 
 _LARGE_BODY: Final = 1 << 20
+_NEVER_COMPACTED_REVISIONS: Final = 100_000
+"""A store with so many revisions that still has its first one forgets nothing by itself."""
+_GRANT: Final = "give a user that may read and write under our root"
 _QUOTA: Final = re.compile(r"^etcd_server_quota_backend_bytes (\S+)$", re.MULTILINE)
 
 _Decoder = msgspec.json.Decoder
@@ -72,6 +76,9 @@ class EtcdSettings(Struct, frozen=True, kw_only=True):
     """Deadline of one call, all endpoints together."""
     attempt_seconds: float = 2
     """How long one endpoint gets before the next is asked; a stopped process takes connections and never answers."""
+    slow_seconds: float = 0.5
+    """An endpoint whose answer took longer is left for the next one, so that one slow member does not slow everything.
+    """
     username: str | None = None
     password: str | None = None
     ca_file: str | None = None
@@ -122,30 +129,37 @@ class EtcdStore:
         self._current = 0
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
+        self._connect_timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.attempt_seconds)
 
     async def get(self, *keys: str) -> Snapshot:
         names = sorted(set(keys))
-        try:
-            response = await self._call("/kv/txn", wire.read_request(names), _txn)
-        except NoSpace:
-            # A full etcd refuses every transaction, also one that only reads; it still answers plain reads.
-            return await self._get_one_by_one(names)
-        found = (item for item in response.found() if item is not None)
-        return Snapshot(response.header.revision, tuple(found))
+        while True:
+            with suppress(Compacted):  # between two pages, which only a very slow reader meets
+                return await self._get(names)
+
+    async def _get(self, names: Sequence[str]) -> Snapshot:
+        header, items = wire.Header(), list[KeyValue]()
+        for page in [names[at : at + MAX_WRITES] for at in range(0, len(names), MAX_WRITES)] or [()]:
+            try:
+                response = await self._call("/kv/txn", wire.read_request(page, revision=header.revision), _txn)
+            except NoSpace:
+                # A full etcd refuses every transaction, also one that only reads; it still answers plain reads.
+                return await self._get_one_by_one(names)
+            header = header if header.revision else response.header
+            items += (item for item in response.found() if item is not None)
+        return Snapshot(header.revision, tuple(items), header.cluster_id)
 
     async def _get_one_by_one(self, names: Sequence[str]) -> Snapshot:
         """At one revision: that of the first answer."""
-        revision = 0
-        items: list[KeyValue] = []
+        header, items = wire.Header(), list[KeyValue]()
         for name in names or ("\0",):
-            page = await self._call("/kv/range", {**wire.range_request(name), "revision": revision}, _range)
-            revision = revision or page.header.revision
-            items += (item.plain() for item in page.kvs)
-        return Snapshot(revision, tuple(items))
+            page = await self._call("/kv/range", wire.range_request(name, revision=header.revision), _range)
+            header = header if header.revision else page.header
+            items += page.items()
+        return Snapshot(header.revision, tuple(items), header.cluster_id)
 
     async def scan(self, prefix: str, *, revision: int | None = None) -> Snapshot:
-        if not prefix:
-            raise InvalidArgument("cannot scan everything", remedy="give a prefix")
+        check_scan(prefix, revision)
         end, start = wire.prefix_end(prefix), prefix.encode()
         at = revision or 0
         items: list[KeyValue] = []
@@ -153,9 +167,9 @@ class EtcdStore:
             request = {"key": start, "range_end": end, "revision": at, "limit": PAGE_KEYS}
             page = await self._call("/kv/range", request, _range)
             at = at or page.header.revision
-            items += (item.plain() for item in page.kvs)
+            items += page.items()
             if not page.more:
-                return Snapshot(at, tuple(items))
+                return Snapshot(at, tuple(items), page.header.cluster_id)
             start = page.kvs[-1].key + b"\0"
 
     async def commit(self, writes: Sequence[Write], *, compares: Sequence[Compare] = ()) -> Answer:
@@ -164,8 +178,7 @@ class EtcdStore:
         return response.answer()
 
     async def grant_lease(self, ttl_seconds: int) -> int:
-        if ttl_seconds < 1:
-            raise InvalidArgument(f"a lease of {ttl_seconds} s is none", remedy="give 1 or more")
+        check_ttl(ttl_seconds)
         # A grant whose answer is lost leaves a lease without keys, which ends by itself: simply ask again.
         return (await self._call("/lease/grant", {"TTL": ttl_seconds}, _lease)).ID
 
@@ -177,23 +190,58 @@ class EtcdStore:
             await self._call("/lease/revoke", {"ID": lease}, _nothing)
 
     async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        create = {"key": prefix.encode(), "range_end": wire.prefix_end(prefix), "start_revision": after_revision + 1}
+        check_watch(prefix, after_revision)
+        create = {
+            "key": prefix.encode(),
+            "range_end": wire.prefix_end(prefix),
+            "start_revision": after_revision + 1,
+            "progress_notify": True,
+        }
         body = msgspec.json.encode({"create_request": create})
         endpoint = self._endpoints[self._current]
         try:
-            # A member that has lost the cluster ends the stream instead of staying silent for ever.
-            async with await self._post(endpoint, "/watch", body, None, Grpc_Metadata_Hasleader="true") as response:
-                if response.status != 200:
-                    raise refusal(response.status, await response.read())
-                async for line in _lines(response.content):
-                    batch = _batch(_watched.decode(line))
-                    if batch.events:
-                        yield batch
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"the watch broke: {_words(error)}", subject=endpoint.endpoint) from error
-        finally:
+            response, lines, first = await self._open_watch(endpoint, body)
+        except Unavailable:
             self._rotate(endpoint)
+            raise
+        async with response:
+            yield WatchBatch(first.revision, (), first.cluster)
+            try:
+                async for line in lines:
+                    yield _batch(_watched.decode(line))
+            except (aiohttp.ClientError, OSError, msgspec.MsgspecError) as error:
+                raise Unavailable(f"the watch broke: {_words(error)}", subject=endpoint.endpoint) from error
         raise Unavailable("the watch ended", subject=endpoint.endpoint)
+
+    async def _open_watch(
+        self, endpoint: _Endpoint, body: bytes
+    ) -> tuple[aiohttp.ClientResponse, AsyncIterator[bytes], WatchBatch]:
+        """The stream and its first line, with a token that is valid: an expired one is replaced, once."""
+        until = asyncio.get_running_loop().time() + self.settings.call_seconds
+        await self._ensure_token(endpoint, until)
+        token = self._token
+        try:
+            return await self._begin_watch(endpoint, body, until)
+        except Forbidden:  # a watch is refused in the same words without a valid token and without a permission
+            if self.settings.username is None:
+                raise
+        await self._ensure_token(endpoint, until, instead_of=token)
+        return await self._begin_watch(endpoint, body, until)
+
+    async def _begin_watch(
+        self, endpoint: _Endpoint, body: bytes, until: float
+    ) -> tuple[aiohttp.ClientResponse, AsyncIterator[bytes], WatchBatch]:
+        try:
+            async with asyncio.timeout_at(until), AsyncExitStack() as stack:
+                # A member that has lost the cluster ends the stream instead of staying silent for ever.
+                answering = await self._post(endpoint, "/watch", body, Grpc_Metadata_Hasleader="true")
+                response = await stack.enter_async_context(answering)
+                lines = _lines(response.content)
+                first = await _first_batch(response, lines)
+                stack.pop_all()
+                return response, lines, first
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
+            raise Unavailable(f"the watch broke: {_words(error)}", subject=endpoint.endpoint) from error
 
     async def health(self) -> StoreHealth:
         status = await self._call("/maintenance/status", {}, _status)
@@ -201,9 +249,19 @@ class EtcdStore:
         return StoreHealth(
             version=status.version,
             used_bytes=status.dbSize,
-            quota_bytes=await self._quota_bytes(),
+            quota_bytes=status.dbSizeQuota or await self._quota_bytes(),
             no_space=any(alarm.alarm == "NOSPACE" for alarm in alarms.alarms),
+            auto_compaction=await self._auto_compaction(status.header.revision),
         )
+
+    async def _auto_compaction(self, revision: int) -> bool | None:
+        """No call tells whether it is on, so its work is looked for: is the first revision still there?"""
+        first = {"key": b"\0", "revision": 1, "count_only": True}
+        try:
+            await self._call("/kv/range", first, _range)
+        except Compacted:
+            return True
+        return False if revision > _NEVER_COMPACTED_REVISIONS else None
 
     async def close(self) -> None:
         for endpoint in self._endpoints:
@@ -228,61 +286,73 @@ class EtcdStore:
         failures: list[str] = []
         while (left := deadline - loop.time()) > 0 and len(failures) < 2 * len(self._endpoints):
             endpoint = self._endpoints[self._current]
+            began_at = loop.time()
             try:
-                return await self._attempt(endpoint, path, body, decoder, min(left, self.settings.attempt_seconds))
+                answer = await self._attempt(endpoint, path, body, decoder, min(left, self.settings.attempt_seconds))
             except Unavailable as error:
                 failures.append(f"{endpoint.endpoint}: {error.what}")
                 self._rotate(endpoint)
                 if writing and not isinstance(error, _NotSent):
                     raise UnknownOutcome(f"the answer to a write was lost ({failures[-1]})", subject="etcd") from error
+            else:
+                if loop.time() - began_at > self.settings.slow_seconds:
+                    self._rotate(endpoint)  # if all are slow they take turns, which costs nothing
+                return answer
         raise Unavailable("; ".join(failures) or "no time left", subject="etcd", remedy="is it running and in quorum?")
 
     async def _attempt(self, endpoint: _Endpoint, path: str, body: bytes, decoder: "_Decoder[T]", seconds: float) -> T:
+        """All of it, waiting for a token included, within so many seconds."""
+        until = asyncio.get_running_loop().time() + seconds
+        await self._ensure_token(endpoint, until)
+        token = self._token
         try:
-            if self.settings.username and self._token is None:
-                await self._authenticate(endpoint, seconds)
-            token = self._token
-            try:
-                return await self._exchange(endpoint, path, body, decoder, seconds)
-            except TokenExpired:
-                if not self.settings.username:
-                    raise
-                await self._authenticate(endpoint, seconds, instead_of=token)
-                return await self._exchange(endpoint, path, body, decoder, seconds)
+            return await self._exchange(endpoint, path, body, decoder, until)
+        except TokenExpired:
+            if not self.settings.username:
+                raise
+        await self._ensure_token(endpoint, until, instead_of=token)
+        return await self._exchange(endpoint, path, body, decoder, until)
+
+    async def _exchange(self, endpoint: _Endpoint, path: str, body: bytes, decoder: "_Decoder[T]", until: float) -> T:
+        try:
+            async with asyncio.timeout_at(until), await self._post(endpoint, path, body) as response:
+                data = await response.read()
         except aiohttp.ClientConnectorError as error:
             raise _NotSent(_words(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(_words(error)) from error
+        if response.status != 200:
+            raise refusal(response.status, data)
+        try:
+            return decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"an answer that cannot be read: {error}") from error
 
-    async def _exchange(self, endpoint: _Endpoint, path: str, body: bytes, decoder: "_Decoder[T]", seconds: float) -> T:
-        async with await self._post(endpoint, path, body, seconds) as response:
-            data = await response.read()
-            if response.status != 200:
-                raise refusal(response.status, data)
-            try:
-                return decoder.decode(data)
-            except msgspec.MsgspecError as error:
-                raise Unavailable(f"an answer that cannot be read: {error}") from error
-
-    async def _post(
-        self, endpoint: _Endpoint, path: str, body: bytes, seconds: float | None, **headers: str
-    ) -> aiohttp.ClientResponse:
+    async def _post(self, endpoint: _Endpoint, path: str, body: bytes, **headers: str) -> aiohttp.ClientResponse:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self._token is not None:
             sent["authorization"] = self._token
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=self.settings.attempt_seconds)
         data = body if len(body) < _LARGE_BODY else BytesIO(body)  # aiohttp sends the one at once, the other in pieces
-        response: aiohttp.ClientResponse = await endpoint.call_rpc(path, data, raw=True, headers=sent, timeout=timeout)
+        response: aiohttp.ClientResponse = await endpoint.call_rpc(
+            path, data, raw=True, headers=sent, timeout=self._connect_timeout
+        )
         return response
 
-    async def _authenticate(self, endpoint: _Endpoint, seconds: float, *, instead_of: str | None = None) -> None:
-        """Get a token; one call at a time, and none if somebody has got a newer one meanwhile."""
-        async with self._authenticating:
-            if self._token != instead_of:
-                return
-            self._token = None
-            body = msgspec.json.encode({"name": self.settings.username, "password": self.settings.password})
-            self._token = (await self._exchange(endpoint, "/auth/authenticate", body, _token, seconds)).token
+    async def _ensure_token(self, endpoint: _Endpoint, until: float, *, instead_of: str | None = None) -> None:
+        """A token, where there are users; one call at a time gets it, and none if somebody has got a newer one
+        meanwhile. Raises `_NotSent`: whatever the token was for has not happened.
+        """
+        if self.settings.username is None or self._token != instead_of:
+            return
+        body = msgspec.json.encode({"name": self.settings.username, "password": self.settings.password})
+        try:
+            async with asyncio.timeout_at(until), self._authenticating:
+                if self._token == instead_of:
+                    self._token = None
+                    answer = await self._exchange(endpoint, "/auth/authenticate", body, _token, until)
+                    self._token = answer.token
+        except (Unavailable, TimeoutError) as error:
+            raise _NotSent(f"no token: {_words(error)}") from error
 
     def _rotate(self, failed: _Endpoint) -> None:
         """Whoever saw it fail moves on, unless somebody already has."""
@@ -318,7 +388,7 @@ def _meaning(code: int, message: str) -> ScalableTopicsError:
         case 5 if "lease" in message:
             return LeaseLost(message)
         case 7:
-            return Forbidden(message, remedy="grant the user read and write under our root")
+            return Forbidden(message, remedy=_GRANT)
         case 8 if "space" in message:
             return NoSpace(message, remedy="compact, defragment, disarm the alarm; then raise the quota")
         case 11 if "compacted" in message:
@@ -338,18 +408,33 @@ def _batch(line: wire.WatchLine) -> WatchBatch:
     if result.compact_revision:
         raise Compacted("the watch starts in forgotten history", remedy=f"go on from {result.compact_revision}")
     if result.canceled:
+        if "permission denied" in result.cancel_reason or "auth token" in result.cancel_reason:
+            raise Forbidden(f"etcd refused the watch: {result.cancel_reason}", remedy=_GRANT)
         raise Unavailable(f"etcd ended the watch: {result.cancel_reason}")
     return result.batch()
 
 
+async def _first_batch(response: aiohttp.ClientResponse, lines: AsyncIterator[bytes]) -> WatchBatch:
+    if response.status != 200:
+        raise refusal(response.status, await response.read())
+    line = await anext(lines, None)
+    if line is None:
+        raise Unavailable("the watch ended before it began")
+    return _batch(_watched.decode(line))
+
+
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; aiohttp's own reader refuses long ones."""
-    rest = b""
+    """Lines of any length, which aiohttp's own reader refuses; each is joined once, however many pieces it comes in."""
+    pieces: list[bytes] = []
     async for chunk in stream.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line = b"".join((*pieces, end))
+            pieces.clear()
             if line:
                 yield line
+        if rest:
+            pieces.append(rest)
 
 
 def _words(error: BaseException) -> str:

@@ -30,6 +30,7 @@ Request = dict[str, Any]
 
 
 class Header(Struct, frozen=True):
+    cluster_id: int = 0
     revision: int = 0
 
 
@@ -40,14 +41,22 @@ class WireKeyValue(Struct, frozen=True):
     mod_revision: int = 0
     lease: int = 0
 
-    def plain(self) -> KeyValue:
-        return KeyValue(self.key.decode(), self.value, self.create_revision, self.mod_revision, self.lease)
+    def plain(self) -> KeyValue | None:
+        """None = its key is not text, so it is not ours."""
+        try:
+            key = self.key.decode()
+        except UnicodeDecodeError:
+            return None
+        return KeyValue(key, self.value, self.create_revision, self.mod_revision, self.lease)
 
 
 class RangeResponse(Struct, frozen=True):
     header: Header = Header()
     kvs: tuple[WireKeyValue, ...] = ()
     more: bool = False
+
+    def items(self) -> list[KeyValue]:
+        return [item for kv in self.kvs if (item := kv.plain()) is not None]
 
 
 class OneResponse(Struct, frozen=True):
@@ -81,8 +90,9 @@ class WatchEvent(Struct, frozen=True):
     kv: WireKeyValue = WireKeyValue()
     type: str = "PUT"
 
-    def plain(self) -> KeyValue | Deletion:
-        return Deletion(self.kv.key.decode(), self.kv.mod_revision) if self.type == "DELETE" else self.kv.plain()
+    def plain(self) -> KeyValue | Deletion | None:
+        item = self.kv.plain()
+        return Deletion(item.key, item.mod_revision) if item is not None and self.type == "DELETE" else item
 
 
 class WatchResult(Struct, frozen=True):
@@ -94,8 +104,9 @@ class WatchResult(Struct, frozen=True):
 
     def batch(self) -> WatchBatch:
         """Its revision is that of the last event: while it catches up, etcd's header runs ahead of what it has sent."""
-        events = tuple(event.plain() for event in self.events)
-        return WatchBatch(events[-1].mod_revision if events else self.header.revision, events)
+        events = tuple(item for event in self.events if (item := event.plain()) is not None)
+        revision = self.events[-1].kv.mod_revision if self.events else self.header.revision
+        return WatchBatch(revision, events, self.header.cluster_id)
 
 
 class GatewayError(Struct, frozen=True):
@@ -114,6 +125,8 @@ class WatchLine(Struct, frozen=True):
 class StatusResponse(Struct, frozen=True):
     version: str = ""
     dbSize: int = 0  # noqa: N815 - the gateway's spelling
+    dbSizeQuota: int = 0  # noqa: N815 - since etcd 3.6
+    header: Header = Header()
 
 
 class Alarm(Struct, frozen=True):
@@ -138,13 +151,14 @@ def prefix_end(prefix: str) -> bytes:
     return key[:-1] + bytes([key[-1] + 1])
 
 
-def range_request(key: str) -> Request:
-    return {"key": key.encode()}
+def range_request(key: str, *, revision: int = 0) -> Request:
+    """0 = as it is now."""
+    return {"key": key.encode(), "revision": revision} if revision else {"key": key.encode()}
 
 
-def read_request(keys: Sequence[str]) -> Request:
+def read_request(keys: Sequence[str], *, revision: int = 0) -> Request:
     """Several keys at one revision: a transaction that always takes its first branch."""
-    return {"success": [{"request_range": range_request(key)} for key in keys]}
+    return {"success": [{"request_range": range_request(key, revision=revision)} for key in keys]}
 
 
 def commit_request(writes: Sequence[Write], compares: Sequence[Compare]) -> Request:

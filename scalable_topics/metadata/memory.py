@@ -6,13 +6,14 @@ each other. Time is the event loop's.
 """
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncGenerator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from itertools import count
+from typing import Final
 
 from msgspec import Struct
 
-from scalable_topics.metadata.requests import check_request
+from scalable_topics.metadata.requests import check_request, check_scan, check_ttl, check_watch
 from scalable_topics.metadata.store import (
     Answer,
     Compare,
@@ -30,9 +31,12 @@ from scalable_topics.metadata.store import (
     WatchBatch,
     Write,
 )
-from scalable_topics.model.errors import Compacted, InvalidArgument, LeaseLost
+from scalable_topics.model.errors import Compacted, InvalidArgument, LeaseLost, Unavailable
 
 Event = KeyValue | Deletion
+
+
+KEEP_REVISIONS: Final = 10_000
 
 
 class _Lease(Struct):
@@ -41,13 +45,31 @@ class _Lease(Struct):
     keys: set[str]
 
 
-class MemoryStore:
-    """One history, kept from its first revision until somebody compacts it."""
+class Backup(Struct, frozen=True):
+    """A whole store at one revision, history included."""
 
-    def __init__(self) -> None:
+    cluster: int
+    revision: int
+    compacted: int
+    versions: Mapping[str, tuple[Event, ...]]
+    history: tuple[tuple[int, tuple[Event, ...]], ...]
+    leases: Mapping[int, tuple[int, frozenset[str]]]
+
+
+class MemoryStore:
+    """One history. The last `keep_revisions` of it are there to be watched and scanned, as with an etcd that compacts
+    by itself.
+    """
+
+    def __init__(self, *, keep_revisions: int = KEEP_REVISIONS) -> None:
+        self._keep_revisions = keep_revisions
+        self._cluster = 1
+        self._life = 0
         self._revision = 1
         self._compacted = 0
         self._versions: dict[str, list[Event]] = {}
+        self._keys: list[str] = []
+        """Those of `_versions`, ascending."""
         self._history: list[tuple[int, tuple[Event, ...]]] = []
         self._leases: dict[int, _Lease] = {}
         self._lease_ids = count(1)
@@ -55,16 +77,17 @@ class MemoryStore:
 
     async def get(self, *keys: str) -> Snapshot:
         found = (self._at(key, self._revision) for key in sorted(set(keys)))
-        return Snapshot(self._revision, tuple(item for item in found if item is not None))
+        return Snapshot(self._revision, tuple(item for item in found if item is not None), self._cluster)
 
     async def scan(self, prefix: str, *, revision: int | None = None) -> Snapshot:
+        check_scan(prefix, revision)
         at = self._revision if revision is None else revision
         if at < self._compacted:
             raise Compacted(f"revision {at} is forgotten", remedy=f"everything from {self._compacted} on is there")
         if at > self._revision:
             raise InvalidArgument(f"revision {at} has not happened yet")
-        found = (self._at(key, at) for key in sorted(self._versions) if key.startswith(prefix))
-        return Snapshot(at, tuple(item for item in found if item is not None))
+        found = (self._at(key, at) for key in self._keys_under(prefix))
+        return Snapshot(at, tuple(item for item in found if item is not None), self._cluster)
 
     async def commit(self, writes: Sequence[Write], *, compares: Sequence[Compare] = ()) -> Answer:
         check_request(writes, compares)
@@ -78,8 +101,7 @@ class MemoryStore:
         return Answer(True, self._revision)
 
     async def grant_lease(self, ttl_seconds: int) -> int:
-        if ttl_seconds < 1:
-            raise InvalidArgument(f"a lease of {ttl_seconds} s is none", remedy="give 1 or more")
+        check_ttl(ttl_seconds)
         lease_id = next(self._lease_ids)
         self._leases[lease_id] = _Lease(ttl_seconds, self._expiry(lease_id, ttl_seconds), set())
         return lease_id
@@ -96,20 +118,24 @@ class MemoryStore:
         self._end_lease(lease)
 
     async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        news = asyncio.Event()
+        check_watch(prefix, after_revision)
+        news, life = asyncio.Event(), self._life
         self._watchers.add(news)
         seen = after_revision
         try:
+            self._ensure_remembered(seen + 1)
+            yield WatchBatch(self._revision, (), self._cluster)
             while True:
-                if seen + 1 < self._compacted:
-                    raise Compacted(f"revision {seen + 1} is forgotten", remedy=f"go on from {self._compacted}")
-                first = bisect_right(self._history, seen, key=lambda entry: entry[0])
-                for revision, events in self._history[first:]:
+                if life != self._life:
+                    raise Unavailable("the watch broke: the store was restored", subject="memory")
+                self._ensure_remembered(seen + 1)
+                for revision, events in self._history_after(seen):
+                    seen = revision
                     ours = tuple(event for event in events if event.key.startswith(prefix))
                     if ours:
-                        yield WatchBatch(revision, ours)
-                    seen = revision
-                if seen >= self._revision:
+                        yield WatchBatch(revision, ours, self._cluster)
+                        break
+                else:
                     news.clear()
                     await news.wait()
         finally:
@@ -117,7 +143,7 @@ class MemoryStore:
 
     async def health(self) -> StoreHealth:
         used = sum(len(v.value) for of in self._versions.values() for v in of if isinstance(v, KeyValue))
-        return StoreHealth(version="memory", used_bytes=used, quota_bytes=None, no_space=False)
+        return StoreHealth(version="memory", used_bytes=used, quota_bytes=None, no_space=False, auto_compaction=True)
 
     async def close(self) -> None:
         """Leases end with the process that holds this store: nothing is left to expire them."""
@@ -137,8 +163,50 @@ class MemoryStore:
                 self._versions[key] = kept
             else:
                 del self._versions[key]
+        self._keys = sorted(self._versions)
         self._history = [entry for entry in self._history if entry[0] >= revision]
         self._tell()
+
+    def backup(self) -> Backup:
+        return Backup(
+            self._cluster,
+            self._revision,
+            self._compacted,
+            {key: tuple(versions) for key, versions in self._versions.items()},
+            tuple(self._history),
+            {number: (lease.ttl_seconds, frozenset(lease.keys)) for number, lease in self._leases.items()},
+        )
+
+    def restore(self, backup: Backup, *, cluster: int | None = None) -> None:
+        """Go back to a backup, as an operator does who restores an etcd: watches break, leases start their time
+        again. `cluster`: the restored store says that it is another one.
+        """
+        for lease in self._leases.values():
+            lease.timer.cancel()
+        self._life += 1
+        self._cluster = backup.cluster if cluster is None else cluster
+        self._revision, self._compacted = backup.revision, backup.compacted
+        self._versions = {key: list(versions) for key, versions in backup.versions.items()}
+        self._keys = sorted(self._versions)
+        self._history = list(backup.history)
+        self._leases = {
+            number: _Lease(ttl, self._expiry(number, ttl), set(keys)) for number, (ttl, keys) in backup.leases.items()
+        }
+        self._tell()
+
+    def _history_after(self, revision: int) -> Iterator[tuple[int, tuple[Event, ...]]]:
+        first = bisect_right(self._history, revision, key=lambda entry: entry[0])
+        return (self._history[index] for index in range(first, len(self._history)))
+
+    def _ensure_remembered(self, revision: int) -> None:
+        if revision < self._compacted:
+            raise Compacted(f"revision {revision} is forgotten", remedy=f"go on from {self._compacted}")
+
+    def _keys_under(self, prefix: str) -> Iterator[str]:
+        for index in range(bisect_left(self._keys, prefix), len(self._keys)):
+            if not self._keys[index].startswith(prefix):
+                return
+            yield self._keys[index]
 
     def _at(self, key: str, revision: int) -> KeyValue | None:
         versions = self._versions.get(key, [])
@@ -172,16 +240,19 @@ class MemoryStore:
                 case Delete(key=key):
                     events += self._deletions([key], revision)
                 case DeletePrefix(prefix=prefix):
-                    events += self._deletions(
-                        [key for key in sorted(self._versions) if key.startswith(prefix)], revision
-                    )
+                    events += self._deletions(list(self._keys_under(prefix)), revision)
         if events:
             self._revision = revision
             # One key has one fate in one revision, also when a delete and a prefix both meant it.
             distinct = tuple({event.key: event for event in events}.values())
             for event in distinct:
-                self._versions.setdefault(event.key, []).append(event)
+                if event.key not in self._versions:
+                    self._versions[event.key] = []
+                    insort(self._keys, event.key)
+                self._versions[event.key].append(event)
             self._history.append((revision, distinct))
+            if len(self._history) >= 2 * self._keep_revisions:
+                self.compact(self._history[-self._keep_revisions][0])
             self._tell()
 
     def _deletions(self, keys: Sequence[str], revision: int) -> list[Event]:

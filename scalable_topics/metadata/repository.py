@@ -2,19 +2,18 @@
 transaction.
 
 A write that did not happen says why: `Deposed` (stop, you are not the leader), `Conflict` (read again, somebody was
-faster). A write whose answer was lost is an `UnknownOutcome`, and whoever wrote it has to look.
+faster). One whose answer was lost is looked into here, by `transactions`, and not by the caller. Every write of a
+leader takes *companions*: other writes that must happen with it or not at all.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
-from scalable_topics.metadata.election import Leadership
+from scalable_topics.metadata.leadership import Leadership
+from scalable_topics.metadata.session import BrokerInfo, Session
 from scalable_topics.metadata.store import (
-    Answer,
-    Compare,
     CreateRevisionIs,
     Delete,
     DeletePrefix,
@@ -24,89 +23,264 @@ from scalable_topics.metadata.store import (
     Put,
     Write,
 )
-from scalable_topics.model.autoscale_policy import AutoScalePolicyOverride
-from scalable_topics.model.codec import decode_json, encode_json
+from scalable_topics.metadata.transactions import (
+    Change,
+    Conflict,
+    Deposed,
+    Kind,
+    Stored,
+    Transactions,
+    same_life,
+    stored,
+    unchanged,
+    written,
+)
+from scalable_topics.model.administration import NamespacePolicies, Permissions, TenantInfo
 from scalable_topics.model.errors import CapReached, WrongState
-from scalable_topics.model.load import SegmentLoadStats, decode_load, encode_load
+from scalable_topics.model.journal import JournalRow, encode_row, rows_to_drop
+from scalable_topics.model.load import SegmentLoadStats, SweepHeartbeat
 from scalable_topics.model.names import TopicName
+from scalable_topics.model.operation import Phase
+from scalable_topics.model.ownership import SegmentOwner
 from scalable_topics.model.paths import StorePaths
 from scalable_topics.model.record import RECORD_LIMIT_BYTES, TopicRecord, decode_record, encode_record
+from scalable_topics.model.segment import segment_address
+from scalable_topics.model.subscription import (
+    AssignmentRecord,
+    ConsumerRegistration,
+    DrainedMarker,
+    SubscriptionRecord,
+)
 
 T = TypeVar("T")
 
-
-class Stored(Struct, Generic[T], frozen=True):
-    """A fact and the revisions that a later write of it compares."""
-
-    value: T
-    create_revision: int
-    mod_revision: int
+__all__ = ["Conflict", "Deposed", "Repository", "Stored"]
 
 
-class Deposed(WrongState):
-    """This leadership is over: nothing was written, and nothing will be."""
+class _RecordKind(Kind[TopicRecord]):
+    def __init__(self) -> None:
+        super().__init__(TopicRecord)
 
-    kind = "deposed"
+    def decode(self, data: bytes, *, subject: str) -> TopicRecord:
+        return decode_record(data, subject=subject)
 
-
-class Conflict(WrongState):
-    """Somebody else wrote it first: nothing was written; read it again."""
-
-    kind = "conflict"
-
-
-class NamespacePolicies(Struct, frozen=True, rename="camel"):
-    """What an operator sets for a namespace."""
-
-    scalable_topic_auto_scale_policy: AutoScalePolicyOverride | None = None
-    retention_minutes: float | None = None
+    def encode(self, value: TopicRecord) -> bytes:
+        return encode_record(value)
 
 
-_policies: Final = msgspec.json.Decoder(NamespacePolicies)
+_RECORD: Final = _RecordKind()
+_LOAD: Final = Kind(SegmentLoadStats)
+_OWNER: Final = Kind(SegmentOwner)
+_SUBSCRIPTION: Final = Kind(SubscriptionRecord)
+_ASSIGNMENT: Final = Kind(AssignmentRecord)
+_CONSUMER: Final = Kind(ConsumerRegistration)
+_DRAINED: Final = Kind(DrainedMarker)
+_TENANT: Final = Kind(TenantInfo)
+_POLICIES: Final = Kind(NamespacePolicies)
+_PERMISSIONS: Final[Kind[Permissions]] = Kind(dict[str, tuple[str, ...]])
+_JOURNAL: Final = Kind(JournalRow)
+_GARBAGE: Final = Kind(tuple[str, ...])
+_BROKER: Final = Kind(BrokerInfo)
+_HEARTBEAT: Final = Kind(SweepHeartbeat)
+
+StoredRecord = Stored[TopicRecord]
 
 
 class Repository:
     def __init__(self, store: MetadataStore, paths: StorePaths) -> None:
-        self._store = store
+        self._do = Transactions(store)
         self._paths = paths
 
-    async def topic(self, topic: TopicName) -> Stored[TopicRecord] | None:
-        return await self._read(self._paths.record(topic), lambda data: decode_record(data, subject=str(topic)))
+    async def topic(self, topic: TopicName) -> StoredRecord | None:
+        return await self._do.read(self._paths.record(topic), _RECORD, subject=str(topic))
 
     async def topics(self, tenant: str, namespace: str) -> list[TopicName]:
-        """By the index, so that listing reads no load and no record."""
-        prefix = self._paths.index_of(tenant, namespace)
-        items = (await self._store.scan(prefix)).items
+        """By the index, so that listing reads no load and no record. Keys that are not ours are passed over."""
+        items = await self._do.scan(self._paths.index_of(tenant, namespace))
         return [topic for item in items if (topic := self._paths.topic_of_index(item.key)) is not None]
 
-    async def create_topic(self, topic: TopicName, record: TopicRecord) -> Stored[TopicRecord]:
-        """Anybody may; the first wins."""
+    async def create_topic(
+        self, topic: TopicName, record: TopicRecord, *, companions: Sequence[Write] = ()
+    ) -> StoredRecord:
+        """Anybody may; the first wins, and the others get `WrongState`."""
         key = self._paths.record(topic)
-        writes = [Put(key, _encoded(topic, record)), Put(self._paths.index(topic), b"")]
-        answer = await self._store.commit(writes, compares=[CreateRevisionIs(key, 0)])
-        if not answer.succeeded:
-            raise WrongState("it exists already", subject=str(topic), remedy="choose another name, or delete it first")
-        return Stored(record, answer.revision, answer.revision)
+        change = Change(
+            subject=str(topic),
+            key=key,
+            value=_encoded(topic, record),
+            expected=CreateRevisionIs(key, 0),
+            companions=(Put(self._paths.index(topic), b""), *companions),
+            happened=lambda found: found is not None and _record(topic, found).incarnation == record.incarnation,
+        )
+        try:
+            return written(record, None, await self._do.apply(change))
+        except Conflict:
+            raise WrongState(
+                "it exists already", subject=str(topic), remedy="choose another name, or delete it first"
+            ) from None
 
     async def update_topic(
-        self, leadership: Leadership, stored: Stored[TopicRecord], record: TopicRecord
-    ) -> Stored[TopicRecord]:
+        self, leadership: Leadership, known: StoredRecord, record: TopicRecord, *, companions: Sequence[Write] = ()
+    ) -> StoredRecord:
         """Any change of a record: operation phases, policy, properties, prune."""
-        topic = leadership.topic
-        put = Put(self._paths.record(topic), _encoded(topic, record))
-        answer = await self._commit_as(leadership, [put], [ModRevisionIs(put.key, stored.mod_revision)])
-        return Stored(record, stored.create_revision, answer.revision)
+        change = self._record_change(leadership, known, record, companions)
+        return written(record, known, await self._do.apply(change))
 
-    async def remove_topic(self, leadership: Leadership, stored: Stored[TopicRecord]) -> None:
-        """The last step of a deletion: everything under the topic, its election key and its index entry, at one
-        revision.
+    async def remove_topic(
+        self, leadership: Leadership, known: StoredRecord, *, companions: Sequence[Write] = ()
+    ) -> None:
+        """The last step of a deletion, at one revision: everything under the topic, its election key, its index entry
+        and its journal go; what may still exist of its segments is named in `/garbage/{incarnation}`.
         """
-        record = self._paths.record(leadership.topic)
-        writes = (Delete(record), DeletePrefix(f"{record}/"), Delete(self._paths.index(leadership.topic)))
-        await self._commit_as(leadership, writes, [ModRevisionIs(record, stored.mod_revision)])
+        topic = leadership.topic
+        key = self._paths.record(topic)
+        gone = (DeletePrefix(f"{key}/"), Delete(self._paths.index(topic)), DeletePrefix(self._paths.journal_of(topic)))
+        garbage = _leftovers(topic, known.value)
+        kept = (Put(self._paths.garbage(known.value.incarnation), _GARBAGE.encode(garbage)),) if garbage else ()
+        await self._do.apply(
+            Change(
+                subject=str(topic),
+                key=key,
+                value=None,
+                expected=unchanged(key, known),
+                leadership=leadership,
+                companions=(*gone, *kept, *companions),
+                happened=lambda found: found is None or found.create_revision != known.create_revision,
+            )
+        )
+
+    async def garbage(self) -> dict[str, Stored[tuple[str, ...]]]:
+        """Of topics that are gone, by incarnation."""
+        prefix = self._paths.garbage("")
+        items = await self._do.scan(prefix)
+        return {item.key.removeprefix(prefix): stored(item, _GARBAGE, subject=item.key) for item in items}
+
+    async def set_garbage(self, incarnation: str, garbage: tuple[str, ...], *, known: Stored[tuple[str, ...]]) -> None:
+        """What is left of a topic that is gone; nothing = the entry goes. Any daemon may."""
+        key = self._paths.garbage(incarnation)
+        value = _GARBAGE.encode(garbage) if garbage else None
+        await self._do.apply(Change(subject=key, key=key, value=value, expected=unchanged(key, known)))
+
+    async def subscriptions(self, topic: TopicName) -> dict[str, Stored[SubscriptionRecord]]:
+        return {
+            name: stored(item, _SUBSCRIPTION, subject=f"{name} of {topic}")
+            for item in await self._do.scan(self._paths.subscriptions(topic))
+            if (name := self._paths.subscription_of(topic, item.key)) is not None
+        }
+
+    async def write_subscription(
+        self,
+        leadership: Leadership,
+        record: StoredRecord,
+        name: str,
+        subscription: SubscriptionRecord | None,
+        *,
+        known: Stored[SubscriptionRecord] | None,
+        companions: Sequence[Write] = (),
+    ) -> StoredRecord:
+        """Create, change or (None) delete one: everything under it goes. Raises the record's `subscriptionsRevision`
+        in the same transaction, so that an operation that has not seen it cannot go on.
+        """
+        key = self._paths.subscription(leadership.topic, name)
+        writes: tuple[Write, ...] = (Delete(key), DeletePrefix(f"{key}/"))
+        if subscription is not None:
+            writes = (Put(key, _SUBSCRIPTION.encode(subscription)),)
+        bumped = replace(record.value, subscriptions_revision=record.value.subscriptions_revision + 1)
+        change = self._record_change(leadership, record, bumped, (*writes, *companions))
+        change = replace(change, compares=(unchanged(key, known),), subject=f"{name} of {leadership.topic}")
+        return written(bumped, record, await self._do.apply(change))
+
+    async def drained(self, topic: TopicName) -> dict[tuple[int, str], Stored[DrainedMarker]]:
+        """By segment and subscription."""
+        return {
+            place: stored(item, _DRAINED, subject=item.key)
+            for item in await self._do.scan(self._paths.segments(topic))
+            if (place := self._paths.drained_of(topic, item.key)) is not None
+        }
+
+    async def mark_drained(
+        self,
+        leadership: Leadership,
+        record: StoredRecord,
+        segment_id: int,
+        subscription: str,
+        marker: DrainedMarker,
+        *,
+        known: Stored[SubscriptionRecord],
+    ) -> None:
+        """`known` is the subscription: one that was sought or deleted meanwhile gets no marker."""
+        topic = leadership.topic
+        await self._do.apply(
+            Change(
+                subject=f"segment {segment_id} of {topic} for {subscription}",
+                key=self._paths.drained(topic, segment_id, subscription),
+                value=_DRAINED.encode(marker),
+                expected=None,
+                leadership=leadership,
+                compares=(
+                    same_life(self._paths.record(topic), record),
+                    unchanged(self._paths.subscription(topic, subscription), known),
+                ),
+            )
+        )
+
+    async def assignment(self, topic: TopicName, subscription: str) -> Stored[AssignmentRecord] | None:
+        key = self._paths.assignment(topic, subscription)
+        return await self._do.read(key, _ASSIGNMENT, subject=f"assignment of {subscription} of {topic}")
+
+    async def assign(
+        self,
+        leadership: Leadership,
+        record: StoredRecord,
+        subscription: str,
+        assignment: AssignmentRecord,
+        *,
+        known: Stored[AssignmentRecord] | None,
+        companions: Sequence[Write] = (),
+    ) -> Stored[AssignmentRecord]:
+        key = self._paths.assignment(leadership.topic, subscription)
+        change = Change(
+            subject=f"assignment of {subscription} of {leadership.topic}",
+            key=key,
+            value=_ASSIGNMENT.encode(assignment),
+            expected=unchanged(key, known),
+            leadership=leadership,
+            compares=(same_life(self._paths.record(leadership.topic), record),),
+            companions=tuple(companions),
+        )
+        return written(assignment, known, await self._do.apply(change))
+
+    async def consumers(self, topic: TopicName, subscription: str) -> dict[str, Stored[ConsumerRegistration]]:
+        return {
+            name: stored(item, _CONSUMER, subject=f"consumer {name} of {subscription} of {topic}")
+            for item in await self._do.scan(self._paths.consumers(topic, subscription))
+            if (name := self._paths.consumer_of(topic, subscription, item.key)) is not None
+        }
+
+    async def register_consumer(
+        self,
+        leadership: Leadership,
+        subscription: str,
+        name: str,
+        registration: ConsumerRegistration | None,
+        *,
+        known: Stored[ConsumerRegistration] | None,
+    ) -> int:
+        """None = it leaves. Answers the revision."""
+        key = self._paths.consumer(leadership.topic, subscription, name)
+        return await self._do.apply(
+            Change(
+                subject=f"consumer {name} of {subscription} of {leadership.topic}",
+                key=key,
+                value=_CONSUMER.encode(registration) if registration is not None else None,
+                expected=unchanged(key, known),
+                leadership=leadership,
+            )
+        )
 
     async def load(self, topic: TopicName, segment_id: int) -> Stored[SegmentLoadStats] | None:
-        return await self._read(self._paths.load(topic, segment_id), decode_load)
+        key = self._paths.load(topic, segment_id)
+        return await self._do.read(key, _LOAD, subject=f"load of segment {segment_id} of {topic}")
 
     async def report_load(
         self,
@@ -114,61 +288,185 @@ class Repository:
         segment_id: int,
         load: SegmentLoadStats,
         *,
-        record: Stored[TopicRecord],
+        record: StoredRecord,
         known: Stored[SegmentLoadStats] | None,
     ) -> Stored[SegmentLoadStats]:
         """By whoever owns the segment. The first report compares the whole record, so that a segment which has left is
         not brought back.
         """
         key, record_key = self._paths.load(topic, segment_id), self._paths.record(topic)
-        if known is None:
-            if segment_id not in record.value.layout.segments:
-                raise Conflict("it is not in the topic's record", subject=f"segment {segment_id} of {topic}")
-            compares: list[Compare] = [ModRevisionIs(record_key, record.mod_revision), CreateRevisionIs(key, 0)]
-        else:
-            compares = [CreateRevisionIs(record_key, record.create_revision), ModRevisionIs(key, known.mod_revision)]
-        answer = await self._store.commit([Put(key, encode_load(load))], compares=compares)
-        if not answer.succeeded:
-            raise Conflict("the topic or the load changed meanwhile", subject=f"segment {segment_id} of {topic}")
-        return Stored(load, known.create_revision if known else answer.revision, answer.revision)
+        subject = f"load of segment {segment_id} of {topic}"
+        if known is None and segment_id not in record.value.layout.segments:
+            raise Conflict("it is not in the topic's record", subject=subject)
+        life = unchanged(record_key, record) if known is None else same_life(record_key, record)
+        change = Change(
+            subject=subject, key=key, value=_LOAD.encode(load), expected=unchanged(key, known), compares=(life,)
+        )
+        return written(load, known, await self._do.apply(change))
+
+    async def owner(self, topic: TopicName, segment_id: int) -> Stored[SegmentOwner] | None:
+        key = self._paths.owner(topic, segment_id)
+        return await self._do.read(key, _OWNER, subject=f"owner of segment {segment_id} of {topic}")
+
+    async def take_ownership(
+        self,
+        session: Session,
+        topic: TopicName,
+        segment_id: int,
+        owner: SegmentOwner,
+        *,
+        record: StoredRecord,
+        known: Stored[SegmentOwner] | None,
+    ) -> Stored[SegmentOwner]:
+        """By a living daemon, for itself. The key outlives its owner, so that `ownerTerm` never falls."""
+        key, subject = self._paths.owner(topic, segment_id), f"owner of segment {segment_id} of {topic}"
+        if known is not None and owner.owner_term <= known.value.owner_term:
+            raise WrongState(
+                f"owner term {owner.owner_term} does not rise", subject=subject, remedy="take the next one"
+            )
+        change = Change(
+            subject=subject,
+            key=key,
+            value=_OWNER.encode(owner),
+            expected=unchanged(key, known),
+            compares=(same_life(self._paths.record(topic), record), *session.fence(self._paths, owner.broker_id)),
+        )
+        return written(owner, known, await self._do.apply(change))
+
+    async def journal(self, topic: TopicName) -> tuple[KeyValue, ...]:
+        """Its rows as they are kept, oldest first; `journal_rows` reads them, `journal_writes` wants them."""
+        return await self._do.scan(self._paths.journal_of(topic))
+
+    def journal_rows(self, items: Sequence[KeyValue]) -> list[JournalRow]:
+        return [_JOURNAL.decode(item.value, subject=item.key) for item in items]
+
+    def journal_writes(self, topic: TopicName, row: JournalRow, *, known: Sequence[KeyValue]) -> tuple[Write, ...]:
+        """Companions that add a row and drop the oldest ones, so that a topic keeps at most 200 rows and 16 KiB."""
+        data = encode_row(row)
+        last = int(known[-1].key.rpartition("/")[2]) if known else 0
+        dropped = known[: rows_to_drop([len(item.value) for item in known], len(data))]
+        return (Put(self._paths.journal(topic, last + 1), data), *(Delete(item.key) for item in dropped))
+
+    async def tenant(self, tenant: str) -> Stored[TenantInfo] | None:
+        return await self._do.read(self._paths.tenant(tenant), _TENANT, subject=f"tenant {tenant}")
+
+    async def set_tenant(
+        self, tenant: str, info: TenantInfo | None, *, known: Stored[TenantInfo] | None
+    ) -> Stored[TenantInfo] | None:
+        return await self._set(self._paths.tenant(tenant), _TENANT, info, known, f"tenant {tenant}")
 
     async def namespace_policies(self, tenant: str, namespace: str) -> Stored[NamespacePolicies] | None:
-        key = self._paths.policies(tenant, namespace)
-        return await self._read(
-            key, lambda data: decode_json(data, _policies, subject=f"policies of {tenant}/{namespace}")
-        )
+        key, subject = self._paths.policies(tenant, namespace), f"policies of {tenant}/{namespace}"
+        return await self._do.read(key, _POLICIES, subject=subject)
 
     async def set_namespace_policies(
-        self, tenant: str, namespace: str, policies: NamespacePolicies, *, known: Stored[NamespacePolicies] | None
-    ) -> Stored[NamespacePolicies]:
-        """On any daemon: what is compared is what was read."""
-        key = self._paths.policies(tenant, namespace)
-        before = known.mod_revision if known else 0
-        answer = await self._store.commit([Put(key, encode_json(policies))], compares=[ModRevisionIs(key, before)])
-        if not answer.succeeded:
-            raise Conflict("the policies changed meanwhile", subject=f"{tenant}/{namespace}", remedy="read them again")
-        return Stored(policies, known.create_revision if known else answer.revision, answer.revision)
+        self,
+        tenant: str,
+        namespace: str,
+        policies: NamespacePolicies | None,
+        *,
+        known: Stored[NamespacePolicies] | None,
+    ) -> Stored[NamespacePolicies] | None:
+        key, subject = self._paths.policies(tenant, namespace), f"policies of {tenant}/{namespace}"
+        return await self._set(key, _POLICIES, policies, known, subject)
 
-    async def _read(self, key: str, decode: Callable[[bytes], T]) -> Stored[T] | None:
-        items = (await self._store.get(key)).items
-        return _stored(items[0], decode) if items else None
+    async def permissions(self, tenant: str, namespace: str) -> Stored[Permissions] | None:
+        key, subject = self._paths.namespace_permissions(tenant, namespace), f"permissions of {tenant}/{namespace}"
+        return await self._do.read(key, _PERMISSIONS, subject=subject)
 
-    async def _commit_as(self, leadership: Leadership, writes: Sequence[Write], compares: Sequence[Compare]) -> Answer:
-        """A leader's write: fenced, or not at all."""
-        fence = leadership.fence()
-        answer = await self._store.commit(writes, compares=[*fence, *compares])
-        if answer.succeeded:
-            return answer
-        holder = answer.found[0]
-        if holder is None or (holder.create_revision, holder.lease) != (leadership.term, leadership.lease):
-            raise Deposed(
-                f"term {leadership.term} is over", subject=str(leadership.topic), remedy="leave it to the next leader"
+    async def set_permissions(
+        self, tenant: str, namespace: str, granted: Permissions | None, *, known: Stored[Permissions] | None
+    ) -> Stored[Permissions] | None:
+        key, subject = self._paths.namespace_permissions(tenant, namespace), f"permissions of {tenant}/{namespace}"
+        return await self._set(key, _PERMISSIONS, granted, known, subject)
+
+    async def topic_permissions(self, topic: TopicName) -> Stored[Permissions] | None:
+        key = self._paths.topic_permissions(topic)
+        return await self._do.read(key, _PERMISSIONS, subject=f"permissions of {topic}")
+
+    async def set_topic_permissions(
+        self, topic: TopicName, granted: Permissions | None, *, known: Stored[Permissions] | None
+    ) -> Stored[Permissions] | None:
+        key = self._paths.topic_permissions(topic)
+        return await self._set(key, _PERMISSIONS, granted, known, f"permissions of {topic}")
+
+    async def brokers(self) -> dict[str, Stored[BrokerInfo]]:
+        """Living daemons by name; the create revision is that of their session."""
+        return {
+            name: stored(item, _BROKER, subject=f"broker {name}")
+            for item in await self._do.scan(self._paths.brokers)
+            if (name := self._paths.broker_of(item.key)) is not None
+        }
+
+    async def beat(self, session: Session, broker_id: str, heartbeat: SweepHeartbeat) -> int:
+        """This daemon's sweep heartbeat; goes with its session. Answers the revision that the watch will tell."""
+        key = self._paths.reporter(broker_id)
+        return await self._do.apply(
+            Change(
+                subject=f"heartbeat of {broker_id}",
+                key=key,
+                value=_HEARTBEAT.encode(heartbeat),
+                expected=None,
+                lease=session.lease,
+                compares=session.fence(self._paths, broker_id),
             )
-        raise Conflict("it changed meanwhile", subject=str(leadership.topic), remedy="read it again")
+        )
+
+    async def _set(
+        self, key: str, kind: Kind[T], value: T | None, known: Stored[T] | None, subject: str
+    ) -> Stored[T] | None:
+        """What an operator sets, on any daemon: what is compared is what was read. None = it goes."""
+        data = kind.encode(value) if value is not None else None
+        revision = await self._do.apply(Change(subject=subject, key=key, value=data, expected=unchanged(key, known)))
+        return written(value, known, revision) if value is not None else None
+
+    def _record_change(
+        self, leadership: Leadership, known: StoredRecord, record: TopicRecord, companions: Sequence[Write]
+    ) -> Change:
+        topic = leadership.topic
+        key = self._paths.record(topic)
+        return Change(
+            subject=str(topic),
+            key=key,
+            value=_encoded(topic, record),
+            expected=ModRevisionIs(key, known.mod_revision),
+            leadership=leadership,
+            companions=tuple(companions),
+            happened=lambda found: found is not None and _follows(_record(topic, found), record, known.value),
+        )
 
 
-def _stored(item: KeyValue, decode: Callable[[bytes], T]) -> Stored[T]:
-    return Stored(decode(item.value), item.create_revision, item.mod_revision)
+def _record(topic: TopicName, item: KeyValue) -> TopicRecord:
+    return _RECORD.decode(item.value, subject=str(topic))
+
+
+def _follows(found: TopicRecord, ours: TopicRecord, before: TopicRecord) -> bool:
+    """Is this our write, or what came after it? By the operation ids, which nobody else uses (PROTOCOL 2)."""
+    if found == ours:
+        return True
+    if found.incarnation != ours.incarnation:
+        return False
+    ended = {operation.id for operation in found.recent_operations}
+    if ours.operation is not None:
+        still = found.operation is not None and found.operation.id == ours.operation.id
+        begun = still and (found.operation.phase, ours.operation.phase) != (Phase.PREPARING, Phase.SEALING)  # type: ignore[union-attr]
+        return begun or ours.operation.id in ended
+    new = {operation.id for operation in ours.recent_operations} - {o.id for o in before.recent_operations}
+    return bool(new) and new <= ended
+
+
+def _leftovers(topic: TopicName, record: TopicRecord) -> tuple[str, ...]:
+    """Every physical segment that may still exist once the record is gone. Old topics of a migration are nobody's to
+    delete.
+    """
+    children = (
+        [child for replacement in record.operation.replacements for child in replacement.children]
+        if record.operation is not None
+        else []
+    )
+    made = [segment for segment in (*record.layout.segments.values(), *children) if not segment.is_legacy]
+    names = [segment_address(topic, segment, incarnation=record.incarnation).physical for segment in made]
+    return tuple(dict.fromkeys((*record.garbage, *names)))
 
 
 def _encoded(topic: TopicName, record: TopicRecord) -> bytes:

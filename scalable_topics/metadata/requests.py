@@ -15,6 +15,28 @@ from scalable_topics.metadata.store import (
 from scalable_topics.model.errors import InvalidArgument, TooLarge
 
 
+def check_scan(prefix: str, revision: int | None) -> None:
+    _refuse_empty(prefix)
+    if revision is not None and revision < 1:
+        raise InvalidArgument(f"there is no revision {revision}", remedy="the first one is 1")
+
+
+def check_watch(prefix: str, after_revision: int) -> None:
+    _refuse_empty(prefix)
+    if after_revision < 0:
+        raise InvalidArgument(f"there is no revision {after_revision}", remedy="0 = from the beginning")
+
+
+def check_ttl(ttl_seconds: int) -> None:
+    if ttl_seconds < 1:
+        raise InvalidArgument(f"a lease of {ttl_seconds} s is none", remedy="give 1 or more")
+
+
+def _refuse_empty(prefix: str) -> None:
+    if not prefix:
+        raise InvalidArgument("an empty prefix means everything", remedy="name the prefix that is meant")
+
+
 def check_request(writes: Sequence[Write], compares: Sequence[Compare]) -> None:
     for what, number in (("writes", len(writes)), ("compares", len(compares))):
         if number > MAX_WRITES:

@@ -17,11 +17,21 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from scalable_topics.metadata.store import Compare, CreateRevisionIs, MetadataStore, Put
+from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words, keep_running
+from scalable_topics.metadata.store import (
+    Compare,
+    CreateRevisionIs,
+    Delete,
+    KeyValue,
+    MetadataStore,
+    ModRevisionIs,
+    Put,
+)
 from scalable_topics.model.codec import decode_json, encode_json
 from scalable_topics.model.errors import (
+    DecodeError,
     InvalidArgument,
-    LeaseLost,
+    MustStop,
     ScalableTopicsError,
     Unavailable,
     WrongState,
@@ -31,7 +41,6 @@ from scalable_topics.model.paths import StorePaths
 DEFAULT_TTL_SECONDS: Final = 10
 BELIEF_MARGIN_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.2
-MAX_RETRY_SECONDS: Final = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +58,8 @@ class BrokerInfo(Struct, frozen=True, rename="camel", kw_only=True):
     broker_id: str
     broker_url: str
     web_url: str
-    roles: tuple[Role, ...] = (Role.CONTROLLER,)
+    roles: tuple[str, ...] = (Role.CONTROLLER,)
+    """Values of `Role`. One of a later version is kept and means nothing to us."""
     process: str
     """Random per process: tells a restart from two daemons that were given one name."""
 
@@ -58,6 +68,7 @@ _broker_info: Final = msgspec.json.Decoder(BrokerInfo)
 
 
 def decode_broker(data: bytes, *, subject: str) -> BrokerInfo:
+    """`DecodeError` for what is not a broker key."""
     return decode_json(data, _broker_info, subject=subject)
 
 
@@ -123,22 +134,26 @@ class SessionKeeper:
 
     @property
     def session(self) -> Session | None:
-        """The session that may be acted for now; None while there is none."""
+        """The session that may be acted for now; None while there is none. Ask again after every await."""
         return self._session if self._session is not None and self._session.alive else None
 
     async def wait_session(self) -> Session:
+        """Until there is a session that may be acted for. Waits as long as that takes; the reasons are logged."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.session is not None)
-            session = self.session
-        if session is None:
-            raise Unavailable("the session was lost as soon as it was there", subject=self.info.broker_id)
-        return session
+            while True:
+                session = self.session
+                if session is not None:
+                    return session
+                await self._changed.wait()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["SessionKeeper"]:
-        """In the background of a block; its end is a clean shutdown, which frees everything at once."""
+        """In the background of a block, which begins at once, with or without a store. Its end is a clean shutdown,
+        which frees everything at once. Ends the block with `MustStop` when another process has taken the name over.
+        """
+        name = f"session of {self.info.broker_id}"
         async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(self._run(), name=f"session of {self.info.broker_id}")
+            keeping = tasks.create_task(keep_running(self._run, name=name), name=name)
             try:
                 yield self
             finally:
@@ -150,8 +165,10 @@ class SessionKeeper:
             session = await self._open()
             await self._publish(session)
             log.info("session opened broker=%s lease=%d", self.info.broker_id, session.lease)
-            await self._keep(session)
-            session.lose()
+            try:
+                await self._keep(session)
+            finally:
+                session.lose()
             await self._publish(None)
             log.warning("session lost broker=%s lease=%d", self.info.broker_id, session.lease)
 
@@ -161,41 +178,60 @@ class SessionKeeper:
             self._changed.notify_all()
 
     async def _open(self) -> Session:
-        """Until it works: a daemon without a store waits, and says so."""
-        delay = RETRY_SECONDS
+        """Until it works: a daemon without a store, or with a full one, waits and says so."""
+        backoff = Backoff(first_seconds=RETRY_SECONDS)
         while True:
             try:
                 return await self._try_open()
-            except (Unavailable, LeaseLost) as error:
-                log.warning("no session yet broker=%s: %s", self.info.broker_id, error)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, MAX_RETRY_SECONDS)
+            except TRANSIENT as error:
+                log.warning("no session yet broker=%s: %s", self.info.broker_id, in_words(error))
+            await backoff.wait()
 
     async def _try_open(self) -> Session:
-        loop = asyncio.get_running_loop()
-        granted_at = loop.time()
+        granted_at = asyncio.get_running_loop().time()
         session = Session(
             lease=await self._store.grant_lease(self._ttl_seconds), ttl_seconds=self._ttl_seconds, granted_at=granted_at
         )
+        try:
+            session.broker_revision = await self._put_broker_key(session.lease)
+        except BaseException:
+            # What may still be on its way must find no lease: a broker key nobody renews would stand in our own way.
+            await self._revoke(session.lease)
+            raise
+        self._had_a_session = True
+        return session
+
+    async def _put_broker_key(self, lease: int) -> int:
+        """Its create revision; what stands in the way is cleared away first, and then this is `Unavailable` once."""
         key = self._paths.broker(self.info.broker_id)
-        put = Put(key, encode_json(self.info), session.lease)
+        put = Put(key, encode_json(self.info), lease)
         answer = await self._store.commit([put], compares=[CreateRevisionIs(key, 0)])
         if answer.succeeded:
-            session.broker_revision = answer.revision
-            self._had_a_session = True
-            return session
+            return answer.revision
         (former,) = answer.found
         if former is not None:
-            self._ensure_ours(former.value)
+            self._ensure_ours(former)
             # Our own earlier life, killed or cut off: its keys go now rather than when its lease would end by itself.
-            await self._store.revoke_lease(former.lease)
+            if former.lease:
+                await self._store.revoke_lease(former.lease)
+            else:
+                await self._store.commit([Delete(key)], compares=[ModRevisionIs(key, former.mod_revision)])
         raise Unavailable("the broker key was still there", subject=self.info.broker_id)
 
-    def _ensure_ours(self, value: bytes) -> None:
-        former = decode_broker(value, subject=self.info.broker_id)
-        if self._had_a_session and former.process != self.info.process:
-            raise WrongState(
-                f"another process runs as {self.info.broker_id!r} ({former.web_url})",
+    def _ensure_ours(self, former: KeyValue) -> None:
+        """Raise `MustStop` if another process has this name now. A daemon that starts takes its name over from
+        whoever had it, and so does not look.
+        """
+        if not self._had_a_session:
+            return
+        try:
+            other = decode_broker(former.value, subject=former.key)
+        except DecodeError:
+            other = None
+        if other is None or other.process != self.info.process:
+            where = f" ({other.web_url})" if other is not None else ""
+            raise MustStop(
+                f"another process runs as {self.info.broker_id!r}{where}",
                 subject=self.info.broker_id,
                 remedy="give each daemon a broker id of its own; this one stops",
             )
@@ -210,7 +246,8 @@ class SessionKeeper:
             try:
                 async with asyncio.timeout_at(session.believed_until):
                     left = await self._store.keep_alive(session.lease)
-            except (Unavailable, TimeoutError):
+            except TRANSIENT as error:
+                log.warning("not renewed broker=%s lease=%d: %s", self.info.broker_id, session.lease, in_words(error))
                 pause = RETRY_SECONDS
                 continue
             if left <= 0:
@@ -222,8 +259,17 @@ class SessionKeeper:
         session, self._session = self._session, None
         if session is not None:
             session.lose()
-            try:
-                async with asyncio.timeout(BELIEF_MARGIN_SECONDS):
-                    await self._store.revoke_lease(session.lease)
-            except (ScalableTopicsError, TimeoutError) as error:
-                log.warning("session not revoked, it ends by itself broker=%s: %s", self.info.broker_id, error)
+            await self._revoke(session.lease)
+
+    async def _revoke(self, lease: int) -> None:
+        """As a courtesy: a lease that cannot be revoked ends by itself."""
+        try:
+            async with asyncio.timeout(BELIEF_MARGIN_SECONDS):
+                await self._store.revoke_lease(lease)
+        except (ScalableTopicsError, TimeoutError) as error:
+            log.warning(
+                "lease not revoked, it ends by itself broker=%s lease=%d: %s",
+                self.info.broker_id,
+                lease,
+                in_words(error),
+            )

@@ -40,6 +40,8 @@ class Snapshot(Struct, frozen=True):
 
     revision: int
     items: tuple[KeyValue, ...]
+    cluster: int = 0
+    """Which store answered. Revisions of two clusters have nothing to do with each other."""
 
 
 class ValueIs(Struct, frozen=True):
@@ -98,10 +100,15 @@ class Answer(Struct, frozen=True):
 
 
 class WatchBatch(Struct, frozen=True):
-    """Whole revisions, ascending, up to and including `revision`. No events: only a sign of life."""
+    """Whole revisions, ascending, up to and including `revision`.
+
+    No events: only a sign of life, and then `revision` is where the member that serves the watch stands, which may be
+    before or after what it has told.
+    """
 
     revision: int
     events: tuple[KeyValue | Deletion, ...]
+    cluster: int = 0
 
 
 class StoreHealth(Struct, frozen=True, kw_only=True):
@@ -111,6 +118,8 @@ class StoreHealth(Struct, frozen=True, kw_only=True):
     """None = unknown."""
     no_space: bool
     """Writes are refused until somebody makes room."""
+    auto_compaction: bool | None
+    """Does it forget old revisions by itself? None = unknown. Without it the store grows until it is full."""
 
     @property
     def nearly_full(self) -> bool:
@@ -119,24 +128,31 @@ class StoreHealth(Struct, frozen=True, kw_only=True):
 
 
 class MetadataStore(Protocol):
-    """Reads are linearizable. A write raises `UnknownOutcome` when it may have happened, `Unavailable` when it has
-    not.
+    """Reads are linearizable. Every call may raise `Unavailable`: the store did not answer within the call's deadline
+    and nothing was changed. A commit raises `UnknownOutcome` instead when it may have happened.
+
+    Keys are text. A key that is not UTF-8 cannot be ours, and is passed over by reads and watches.
     """
 
     async def get(self, *keys: str) -> Snapshot:
-        """Those of the keys that exist."""
+        """Those of the keys that exist, however many are asked for, at one revision."""
 
     async def scan(self, prefix: str, *, revision: int | None = None) -> Snapshot:
-        """All keys with a prefix, read page by page at one revision: now, or an earlier one (`Compacted` if
-        forgotten).
+        """All keys with a prefix, read page by page at one revision: now, or an earlier one.
+
+        Raises `Compacted` for a forgotten revision, `InvalidArgument` for one that has not happened, for one below 1
+        and for an empty prefix.
         """
 
     async def commit(self, writes: Sequence[Write], *, compares: Sequence[Compare] = ()) -> Answer:
-        """If all compares hold, all writes happen, at one revision. `TooLarge` and `NoSpace` mean that nothing was
-        written.
+        """If all compares hold, all writes happen, at one revision.
+
+        `TooLarge`, `NoSpace`, `InvalidArgument` and `LeaseLost` (a put names a lease that is gone) mean that nothing
+        was written.
         """
 
-    async def grant_lease(self, ttl_seconds: int) -> int: ...
+    async def grant_lease(self, ttl_seconds: int) -> int:
+        """A new lease that ends by itself unless it is kept alive. `NoSpace` when the store is full."""
 
     async def keep_alive(self, lease: int) -> float:
         """Seconds it now has left; 0 = it is gone, and its keys with it."""
@@ -145,7 +161,11 @@ class MetadataStore(Protocol):
         """Its keys go at once, at one revision. A lease that is gone already is fine."""
 
     def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """Everything under a prefix that comes after a revision, until it breaks: `Unavailable`, or `Compacted`."""
+        """Everything under a prefix that comes after a revision, once and in order, until it breaks.
+
+        The first batch is a sign of life without events: the stream stands. It ends only by raising: `Unavailable`,
+        or `Compacted` when that part of the history is forgotten. A revision that has not happened yet is waited for.
+        """
 
     async def health(self) -> StoreHealth: ...
 

@@ -40,6 +40,10 @@ class AutoScalePolicy(Struct, frozen=True, rename="camel", kw_only=True, dict=Tr
     """Merges stop here."""
     max_dag_depth: int = 10
     """Merges in one lineage before merging stops for it. Never stops a split."""
+    dag_depth_window_seconds: float = 3600
+    """A segment that has stood for this long counts as depth 0: the cap is against churn, and a topic with day and
+    night must still merge on its eleventh night. 0 = depth is never forgiven, PIP-483's letter.
+    """
     max_new_segments_per_evaluation: int = 1
     """How many segments one evaluation may add; 1 is PIP-483's one midpoint split."""
     split_cooldown_seconds: float = 60

@@ -35,6 +35,12 @@ class WrongState(ScalableTopicsError):
     kind = "wrong-state"
 
 
+class MustStop(WrongState):
+    """No waiting mends this: the daemon that meets it stops, and says why."""
+
+    kind = "must-stop"
+
+
 class InvalidArgument(ScalableTopicsError, ValueError):
     """An argument is malformed, or arguments contradict each other.
 

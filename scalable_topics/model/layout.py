@@ -10,22 +10,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from scalable_topics.model.entry_buckets import DEFAULT_BUDGET, count_for_budget
 from scalable_topics.model.errors import CapReached, InvalidArgument, InvalidLayout, NotFound, WrongState
 from scalable_topics.model.hash_range import FULL_RANGE, HashRange, equal_ranges, tiling_problem
-from scalable_topics.model.layout_rules import UNBORN_EPOCH, descends, impossible_descent, layout_problems
+from scalable_topics.model.id_runs import IdRuns, canonical_runs, ids_of
+from scalable_topics.model.layout_rules import UNBORN_EPOCH, descent_problems, kinds_of, layout_problems
 from scalable_topics.model.limits import MAX_LONG
+from scalable_topics.model.positions import Position
 from scalable_topics.model.segment import CreatedBy, SegmentInfo, SegmentState, new_segment
 
 
 class Replacement(Struct, frozen=True, rename="camel"):
     """Parents to be sealed, in the order the caller named them, and the children that take their place, verbatim."""
 
-    parents: tuple[int, ...]
+    parent_runs: IdRuns = field(name="parents")
     children: tuple[SegmentInfo, ...]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "parent_runs", canonical_runs(self.parent_runs))
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        return ids_of(self.parent_runs)
 
 
 Replacements = tuple[Replacement, ...]
@@ -91,11 +100,13 @@ class SegmentLayout(Struct, frozen=True, dict=True):
         descendants = self._reachable(segment_id, lambda segment: segment.child_ids)
         return sorted(self.ancestors(segment_id) | {segment_id} | descendants)
 
-    def apply(self, replacements: Replacements, *, at_ms: int) -> "SegmentLayout":
+    def apply(
+        self, replacements: Replacements, *, at_ms: int, terminated: Mapping[int, Position] = MappingProxyType({})
+    ) -> "SegmentLayout":
         """The next layout: parents sealed now, children as they were announced, one epoch later.
 
-        Children are never recomputed: they exist already, with their names and cursors. A change that does not fit
-        this layout any more is refused whole.
+        Children are never recomputed: they exist already, with their names and cursors. `terminated` is where parents
+        ended, as far as their owners said. A change that does not fit this layout any more is refused whole.
         """
         epoch = self.epoch + 1
         segments = dict(self.segments)
@@ -104,24 +115,35 @@ class SegmentLayout(Struct, frozen=True, dict=True):
             raise InvalidArgument("a change without replacements changes nothing")
         for replacement in replacements:
             self._ensure_fits(replacement)
-            child_ids = tuple(child.segment_id for child in replacement.children)
+            child_runs = canonical_runs(tuple(child.segment_id for child in replacement.children))
+            sealed: list[SegmentInfo] = []
             for parent_id in replacement.parents:
                 parent = segments[parent_id]
                 if parent.state is not SegmentState.ACTIVE:
                     raise WrongState("it is replaced twice or sealed already", subject=f"segment {parent_id}")
                 segments[parent_id] = replace(
-                    parent, state=SegmentState.SEALED, child_ids=child_ids, sealed_at_epoch=epoch, sealed_at_ms=at_ms
+                    parent,
+                    state=SegmentState.SEALED,
+                    child_runs=child_runs,
+                    sealed_at_epoch=epoch,
+                    sealed_at_ms=at_ms,
+                    terminated_at=terminated.get(parent_id),
                 )
+                sealed.append(segments[parent_id])
+            parents = kinds_of(sealed)
             for child in replacement.children:
                 if child.segment_id in segments:
                     raise WrongState(
                         "this id is taken, and ids are never reused", subject=f"segment {child.segment_id}"
                     )
-                for parent_id in replacement.parents:
-                    if not descends(segments[parent_id], child):
-                        raise InvalidArgument(impossible_descent(segments[parent_id], child))
+                problem = next(descent_problems(parents, child), None)
+                if problem:
+                    raise InvalidArgument(problem)
                 segments[child.segment_id] = child
                 next_segment_id = max(next_segment_id, child.segment_id + 1)
+        strangers = terminated.keys() - {key for replacement in replacements for key in replacement.parents}
+        if strangers:
+            raise InvalidArgument(f"segments {sorted(strangers)} are not sealed by this change, and yet have an end")
         if next_segment_id > MAX_LONG:
             raise CapReached("the topic has used up all segment ids", remedy="create it anew")
         return SegmentLayout(epoch, next_segment_id, segments)
@@ -148,18 +170,18 @@ class SegmentLayout(Struct, frozen=True, dict=True):
                 raise WrongState(
                     "it is ACTIVE", subject=f"segment {segment_id}", remedy="only sealed segments are pruned"
                 )
-        neighbours = {
-            neighbour
-            for segment_id in gone
-            for neighbour in (*self.segments[segment_id].parent_ids, *self.segments[segment_id].child_ids)
-        }
+        edges = {runs for key in gone for runs in (self.segments[key].parent_runs, self.segments[key].child_runs)}
+        neighbours = {neighbour for runs in edges for neighbour in ids_of(runs)}
         segments = {segment_id: segment for segment_id, segment in self.segments.items() if segment_id not in gone}
+        # Siblings have the same relatives: what is left of those is worked out once for all of them.
+        left: dict[IdRuns, IdRuns] = {}
         for segment_id in neighbours - gone:
             segment = segments[segment_id]
+            for runs in (segment.parent_runs, segment.child_runs):
+                if runs not in left:
+                    left[runs] = canonical_runs(tuple(other for other in ids_of(runs) if other not in gone))
             segments[segment_id] = replace(
-                segment,
-                parent_ids=tuple(parent for parent in segment.parent_ids if parent not in gone),
-                child_ids=tuple(child for child in segment.child_ids if child not in gone),
+                segment, parent_runs=left[segment.parent_runs], child_runs=left[segment.child_runs]
             )
         return SegmentLayout(self.epoch + 1, self.next_segment_id, segments)
 
@@ -185,6 +207,8 @@ class SegmentLayout(Struct, frozen=True, dict=True):
                 problems.append(f"segment {segment_id} was SEALED and is ACTIVE again")
             if _nature(earlier) != _nature(now):
                 problems.append(f"segment {segment_id} is not what it was: {_nature(earlier)} became {_nature(now)}")
+            if earlier.terminated_at not in (None, now.terminated_at):
+                problems.append(f"segment {segment_id} ended at {earlier.terminated_at} and now {now.terminated_at}")
         if problems:
             raise InvalidLayout(tuple(sorted(problems)), subject=subject)
 
@@ -204,7 +228,7 @@ class SegmentLayout(Struct, frozen=True, dict=True):
         _ensure_tiled(children, whole, "the children")
         for child in children:
             if (
-                child.parent_ids != replacement.parents
+                child.parent_runs != replacement.parent_runs
                 or child.created_at_epoch > self.epoch + 1
                 or not child.is_active
             ):
@@ -214,11 +238,12 @@ class SegmentLayout(Struct, frozen=True, dict=True):
                 )
 
     def _reachable(self, segment_id: int, edges: Callable[[SegmentInfo], tuple[int, ...]]) -> set[int]:
-        found: set[int] = set()
-        frontier = [*edges(self.segment(segment_id))]
+        found = set(edges(self.segment(segment_id)))
+        frontier = [*found]
         while frontier:
-            found.add(reached := frontier.pop())
-            frontier.extend(edge for edge in edges(self.segments[reached]) if edge not in found)
+            new = [edge for edge in edges(self.segments[frontier.pop()]) if edge not in found]
+            found.update(new)
+            frontier.extend(new)
         return found
 
     def _active_ids(self) -> list[int]:

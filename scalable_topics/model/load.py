@@ -1,4 +1,4 @@
-"""Load of a segment: four rates, and the record in which its owner reports them."""
+"""Load of a segment: four rates, the record in which its owner reports them, and the sign that it still would."""
 
 from enum import StrEnum
 from typing import Any, Final
@@ -72,7 +72,24 @@ def validate_rates(rates: Rates) -> None:
             raise InvalidArgument(f"{metric} {rate} is not a rate", remedy="rates are finite numbers of 0 or more")
 
 
+class SweepHeartbeat(Struct, frozen=True, rename="camel", kw_only=True):
+    """What a daemon writes after each sweep over its segments: its sampler works, and this is its clock."""
+
+    swept_at_ms: int
+    """The daemon's own wall clock."""
+    interval_ms: int
+    """How long until the next sweep."""
+
+    def __post_init__(self) -> None:
+        if not (is_long(self.swept_at_ms) and is_long(self.interval_ms) and self.interval_ms > 0):
+            raise InvalidArgument(
+                f"a sweep at {self.swept_at_ms} with an interval of {self.interval_ms} ms",
+                remedy="sweptAtMs is a long of 0 or more, intervalMs one of 1 or more",
+            )
+
+
 _decoder: Final = msgspec.json.Decoder(SegmentLoadStats)
+_heartbeat_decoder: Final = msgspec.json.Decoder(SweepHeartbeat)
 
 
 def encode_load(load: SegmentLoadStats) -> bytes:
@@ -81,3 +98,11 @@ def encode_load(load: SegmentLoadStats) -> bytes:
 
 def decode_load(data: bytes, *, subject: str = "load record") -> SegmentLoadStats:
     return decode_json(data, _decoder, subject=subject)
+
+
+def encode_heartbeat(heartbeat: SweepHeartbeat) -> bytes:
+    return encode_json(heartbeat)
+
+
+def decode_heartbeat(data: bytes, *, subject: str = "sweep heartbeat") -> SweepHeartbeat:
+    return decode_json(data, _heartbeat_decoder, subject=subject)

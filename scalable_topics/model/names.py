@@ -22,7 +22,8 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _NAMED_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _DESCRIPTOR: Final = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
-_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
+PARTITION_SUFFIX: Final = "-partition-"
+_PARTITION: Final = re.compile(rf"(.+){PARTITION_SUFFIX}(0|[1-9][0-9]{{0,8}})", re.DOTALL)
 
 
 class Domain(StrEnum):
@@ -112,7 +113,7 @@ class TopicName(Struct, frozen=True, order=True):
         return TopicName(Domain.TOPIC, self.tenant, self.namespace, match[1] if match else self.local)
 
     def partition_name(self, index: int) -> "TopicName":
-        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}-partition-{index}")
+        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}{PARTITION_SUFFIX}{index}")
 
 
 class SegmentName(Struct, frozen=True, order=True):

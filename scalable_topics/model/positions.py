@@ -12,11 +12,19 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from scalable_topics.model.errors import DecodeError, InvalidArgument
+from scalable_topics.model.limits import MAX_LONG
 
 Position = tuple[int, int]
 """(ledger, entry) of a message in a segment."""
 
 NO_SEGMENT: Final = -1
+
+
+def is_position(position: Position) -> bool:
+    """Can it be one that a segment ends at, or a cursor stands at? -1 is before the first: of an empty ledger, or of
+    all ledgers.
+    """
+    return all(type(number) is int and -1 <= number <= MAX_LONG for number in position)
 
 
 class Sentinel(StrEnum):

@@ -21,14 +21,17 @@ class Unknown(Struct, frozen=True):
 
 
 def find_unknown(raw: Any, known: object) -> Unknown | None:
-    """What `raw` says beyond `known`, which was read from it and so has its shape; None when it says nothing more."""
+    """What `raw` says beyond `known`, which was read from it and so has its shape; None when it says nothing more.
+
+    Only a list of plain values may be spelled in another way: there are no fields in it to be unknown.
+    """
     if raw == known:
         return None
     if isinstance(known, dict):
         fields = {name: value for name, value in raw.items() if name not in known}
         within = _within((name, raw[name], value) for name, value in known.items() if name in raw)
         return Unknown(fields, within, known.get("id")) if fields or within else None
-    if isinstance(known, list):
+    if isinstance(known, list) and isinstance(raw, list) and len(raw) == len(known):
         within = _within((str(index), raw[index], value) for index, value in enumerate(known))
         return Unknown({}, within) if within else None
     return None

@@ -11,10 +11,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from scalable_topics.model.load import Rates, SegmentLoadStats, Thresholds, by_metric
+from scalable_topics.model.load import Rates, SegmentLoadStats, SweepHeartbeat, Thresholds, by_metric
 from scalable_topics.model.names import Domain
 
 DEFAULT_CHANGE_THRESHOLD: Final = 0.25
+MAX_CLOCK_SKEW_MS: Final = 5_000
+"""A broker whose clock is further off than this proves nothing by its time stamps."""
 
 
 def is_material(last: Rates | None, current: Rates, *, change_threshold: float, thresholds: Thresholds) -> bool:
@@ -83,7 +85,12 @@ class Spell(Struct, frozen=True):
     """The leader's own monotonic clock: when it saw the first of them."""
     merge_thresholds: Rates
 
-    def cold_ms(self, *, now_ms: int, monotonic_ms: float) -> float:
+    def cold_ms(self, *, now_ms: int, monotonic_ms: float, clock_trusted: bool = True) -> float:
+        """How long it has lasted, as evidence for a merge. The stamps of a clock that is not trusted are none; the
+        rates are what they are, and may still split.
+        """
+        if not clock_trusted:
+            return 0
         return cold_ms(now_ms=now_ms, changed_at_ms=self.since_ms, seen_for_ms=monotonic_ms - self.seen_at_ms)
 
 
@@ -114,6 +121,16 @@ def _is_cold(load: SegmentLoadStats, merge_thresholds: Rates) -> bool:
 def cold_ms(*, now_ms: int, changed_at_ms: int, seen_for_ms: float) -> float:
     """How long a load is proven to have been what it is: by the wall clock, and by the leader's own patience."""
     return min(max(0, now_ms - changed_at_ms), seen_for_ms)
+
+
+def is_clock_trusted(heartbeat: SweepHeartbeat | None, *, arrived_at_ms: int) -> bool:
+    """Does the clock of the broker that swept agree with the leader's, on which the heartbeat arrived at
+    `arrived_at_ms`, to within `MAX_CLOCK_SKEW_MS`?
+
+    A heartbeat that was long on its way looks like a slow clock and is not trusted either: the next one is. Without a
+    heartbeat nothing is known of a clock.
+    """
+    return heartbeat is not None and abs(heartbeat.swept_at_ms - arrived_at_ms) <= MAX_CLOCK_SKEW_MS
 
 
 def is_known(

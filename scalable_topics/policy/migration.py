@@ -1,16 +1,20 @@
 """How a regular topic becomes a scalable one (PIP-475), and how it is served before it does."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from scalable_topics.model.errors import CapReached, InvalidArgument, NotFound, Unsupported, WrongState
 from scalable_topics.model.hash_range import RING_SIZE, equal_ranges
 from scalable_topics.model.layout import SegmentLayout, legacy_layout
+from scalable_topics.model.limits import MAX_LONG
 from scalable_topics.model.names import Domain, TopicName
 from scalable_topics.model.record import RECORD_LIMIT_BYTES, MigratedFrom, TopicRecord, encode_record
 from scalable_topics.model.replacements import migrate
 from scalable_topics.model.segment import CreatedBy, new_segment
+
+_LONGEST_POSITION: Final = (MAX_LONG, MAX_LONG)
 
 
 class MigrationPlan(Struct, frozen=True):
@@ -33,13 +37,16 @@ def plan_migration(
 ) -> MigrationPlan:
     """0 partitions = the topic is not partitioned. `subscriptions`: those of each partition."""
     before = legacy_layout(_legacy_names(topic, partitions), at_ms=now_ms)
-    after = before.apply(migrate(before, bucket_budget=bucket_budget, at_ms=now_ms), at_ms=now_ms)
-    size = len(encode_record(TopicRecord(incarnation="0" * 16, layout=after)))
+    change = migrate(before, bucket_budget=bucket_budget, at_ms=now_ms)
+    after = before.apply(change, at_ms=now_ms)
+    # Where partitions end is known only when they have been terminated, and then it is too late to find no room for it.
+    ended = before.apply(change, at_ms=now_ms, terminated=dict.fromkeys(before.segments, _LONGEST_POSITION))
+    size = len(encode_record(TopicRecord(incarnation="0" * 16, layout=ended)))
     if size > RECORD_LIMIT_BYTES:
         raise CapReached(
             f"the record of a migration of {partitions} partitions would be {size} bytes, above {RECORD_LIMIT_BYTES}",
             subject=str(topic),
-            remedy="every child follows every partition; about 330 partitions fit",
+            remedy="every partition becomes a segment; about 3,000 of them fit",
         )
     union = {subscription for of_partition in subscriptions for subscription in of_partition}
     return MigrationPlan(topic.to_scalable(), before, after, MigratedFrom(str(topic), partitions), tuple(sorted(union)))

@@ -29,6 +29,7 @@ from scalable_topics.policy.autoscale import (
     decide,
     follow_demand,
     replacements_of,
+    standing_times,
 )
 from scalable_topics.policy.cooldowns import LastOperations
 from scalable_topics.policy.load_reports import DEFAULT_CHANGE_THRESHOLD, Sample, Spell, continue_spell, report
@@ -136,6 +137,7 @@ def _view(
         since_last_split_ms=_since(before.last.split_at_ms, now_ms),
         since_last_merge_ms=_since(before.last.merge_at_ms, now_ms),
         since_last_rebucket_ms=_since(before.last.rebucket_at_ms, now_ms),
+        standing_ms=standing_times(before.layout, now_ms=now_ms),
     )
 
 

@@ -24,9 +24,16 @@ class Sweep(Struct, frozen=True):
 
 
 def sweep(
-    layout: SegmentLayout, *, now_ms: int, retention_minutes: float, drained: Mapping[str, Collection[int]]
+    layout: SegmentLayout,
+    *,
+    now_ms: int,
+    retention_minutes: float,
+    drained: Mapping[str, Collection[int]],
+    distrusted: Collection[int] = (),
 ) -> Sweep:
-    """`drained`: for every recorded subscription, the segments with its drained marker."""
+    """`drained`: for every recorded subscription, the segments with its drained marker. `distrusted`: segments whose
+    owner's clock is not to be trusted (`load_reports.is_clock_trusted`); nothing is pruned on such a broker's word.
+    """
     if not is_finite(retention_minutes):
         raise InvalidArgument(f"{retention_minutes} is not a retention", remedy="give minutes; negative = for ever")
     prune: set[int] = set()
@@ -34,7 +41,10 @@ def sweep(
     # Parents have lower ids: when a segment is looked at, its ancestors have been.
     for segment_id, segment in layout.segments.items():
         if segment.state is SegmentState.SEALED:
-            why = _kept_because(segment, prune, now_ms=now_ms, retention_minutes=retention_minutes, drained=drained)
+            why = "its owner's clock is not trusted" if segment_id in distrusted else None
+            why = why or _kept_because(
+                segment, prune, now_ms=now_ms, retention_minutes=retention_minutes, drained=drained
+            )
             if why is None:
                 prune.add(segment_id)
             else:

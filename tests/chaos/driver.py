@@ -43,8 +43,9 @@ class Outcome(Struct):
 class Process:
     """A daemon process, through a network of its own."""
 
-    def __init__(self, name: str, links: list[Link], directory: Path) -> None:
+    def __init__(self, name: str, links: list[Link], directory: Path, *, cheat: bool = False) -> None:
         self.name = name
+        self._options = ["--cheat"] if cheat else []
         self.links = links
         self.log = directory / f"{name}.jsonl"
         self._errors = directory / f"{name}.err"
@@ -60,6 +61,7 @@ class Process:
                 f"--name={self.name}",
                 f"--log={self.log}",
                 *endpoints,
+                *self._options,
                 stderr=errors,
             )
 
@@ -113,7 +115,16 @@ class Chaos:
         async with asyncio.TaskGroup() as tasks:
             while loop.time() < end:
                 fault = self.rng.choice(
-                    [self.kill, self.stop, self.weather, self.weather, self.kill_etcd, self.stop_etcd, self.forget]
+                    [
+                        self.kill,
+                        self.stop,
+                        self.leap,
+                        self.weather,
+                        self.weather,
+                        self.kill_etcd,
+                        self.stop_etcd,
+                        self.forget,
+                    ]
                 )
                 tasks.create_task(fault())
                 await asyncio.sleep(self.rng.uniform(0.5, 3))
@@ -132,6 +143,10 @@ class Chaos:
         process.send(signal.SIGSTOP)
         await asyncio.sleep(self.rng.uniform(0.5, 8))
         process.send(signal.SIGCONT)
+
+    async def leap(self) -> None:
+        self.faults["clock leap of a daemon"] += 1
+        self.rng.choice(self.processes).send(signal.SIGUSR1)
 
     async def weather(self) -> None:
         kind = self.rng.choice([Weather.REFUSED, Weather.STALLED, Weather.SLOW, Weather.TORN])
@@ -198,7 +213,8 @@ async def restart(member: EtcdMember) -> None:
 
 
 @asynccontextmanager
-async def arena(rng: random.Random, *, daemons: int, topics: int) -> AsyncIterator[Chaos]:
+async def arena(rng: random.Random, *, daemons: int, topics: int, cheat: bool = False) -> AsyncIterator[Chaos]:
+    """`cheat`: the first daemon is one."""
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         cluster = await stack.enter_async_context(etcd_cluster(3))
@@ -208,7 +224,7 @@ async def arena(rng: random.Random, *, daemons: int, topics: int) -> AsyncIterat
             links = [
                 await stack.enter_async_context(Link(str(url.host), int(url.port or 0), rng).running()) for url in urls
             ]
-            processes.append(Process(f"d{number}", links, directory))
+            processes.append(Process(f"d{number}", links, directory, cheat=cheat and number == 0))
         names = [TopicName.parse(f"topic://chaos/ns/{number}") for number in range(topics)]
         chaos = Chaos(cluster, processes, names, rng)
         stack.push_async_callback(chaos.store.close)

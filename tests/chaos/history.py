@@ -5,7 +5,9 @@ Against it stand the daemons' logs.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scalable_topics.metadata.store import Deletion, KeyValue
@@ -19,7 +21,17 @@ def writes_key(topic: TopicName) -> str:
     return f"{PATHS.record(topic)}/writes"
 
 
-def violations(events: Iterable[KeyValue | Deletion], logs: Iterable[Mapping[str, Any]]) -> list[str]:
+def _told_wrongly(events: Sequence[KeyValue | Deletion], line: Mapping[str, Any]) -> bool:
+    """Was anything left out, repeated or out of order in what a watch told after one revision, up to another?"""
+    first = bisect_right(events, line["after"], key=lambda event: event.mod_revision)
+    last = bisect_right(events, line["revision"], key=lambda event: event.mod_revision)
+    total = 0
+    for event in events[first:last]:
+        total = zlib.crc32(f"{event.mod_revision} {event.key}".encode(), total)
+    return bool(total != line["sum"])
+
+
+def violations(events: Sequence[KeyValue | Deletion], logs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Everything that must never happen, and did."""
     found: list[str] = []
     terms: dict[str, int] = {}
@@ -55,6 +67,8 @@ def violations(events: Iterable[KeyValue | Deletion], logs: Iterable[Mapping[str
     for line in logs:
         if line["what"] == "acknowledged" and stored.get(line["at"], (0, {}))[0] != line["revision"]:
             found.append(f"{line['topic']}: the acknowledged write {line['at']} at {line['revision']} is not there")
+        if line["what"] == "told" and _told_wrongly(events, line):
+            found.append(f"{line['daemon']} was told something else than {line['after']} to {line['revision']}")
         if line["what"] == "disorder":
             found.append(f"{line['daemon']} was told revision {line['revision']} after {line['seen']}")
     return found

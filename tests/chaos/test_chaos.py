@@ -1,13 +1,16 @@
 """Half a minute of chaos, and a checker of histories that knows wrong from right."""
 
+import asyncio
 import json
+import random
+import signal
 from typing import Any
 
 import pytest
 
 from scalable_topics.metadata.store import Deletion, KeyValue
 from scalable_topics.model.names import TopicName
-from tests.chaos.driver import run
+from tests.chaos.driver import arena, run
 from tests.chaos.history import PATHS, violations, writes_key
 
 TOPIC = TopicName.parse("topic://t/n/x")
@@ -55,6 +58,11 @@ def test_a_lawful_history() -> None:
         ([leads("a", 5)], [said(6)], "the acknowledged write w6 at 6 is not there"),
         ([leads("a", 5), writes("a", 5, 6)], [said(7, "w6")], "w6 at 7 is not there"),
         ([leads("a", 5), falls(3)], [], "out of order"),
+        (
+            [leads("a", 5), writes("a", 5, 6)],
+            [{"what": "told", "daemon": "a", "after": 4, "revision": 6, "sum": 1}],
+            "a was told something else than 4 to 6",
+        ),
         ([], [{"what": "disorder", "daemon": "a", "seen": 9, "revision": 8}], "a was told revision 8 after 9"),
     ],
 )
@@ -68,3 +76,23 @@ async def test_a_few_seconds_of_chaos() -> None:
     assert outcome.violations == []
     assert sum(outcome.faults.values()) >= 4
     assert outcome.acknowledged > 100
+
+
+async def test_a_daemon_that_writes_without_a_fence_is_convicted() -> None:
+    """It is stopped until somebody else leads, and then goes on writing for the terms it had."""
+    async with arena(random.Random(1), daemons=2, topics=8, cheat=True) as chaos:
+        recording = asyncio.create_task(chaos.record())
+        assert await chaos.converged()
+        cheat = chaos.processes[0]
+        async with asyncio.timeout(30):
+            while not any(line["what"] == "gained" for line in cheat.lines()):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.2)
+        cheat.send(signal.SIGSTOP)
+        await asyncio.sleep(1)
+        assert await chaos.converged(), "the other one leads everything"
+        cheat.send(signal.SIGCONT)
+        assert await chaos.converged()
+        async with asyncio.timeout(30):
+            while not violations(chaos.events, []):  # noqa: ASYNC110 - what is waited for is a verdict
+                await asyncio.sleep(0.2)
+        recording.cancel()

@@ -31,6 +31,20 @@ def test_a_file_a_policy_and_consumers(tmp_path: Path, capsys: pytest.CaptureFix
     assert output.splitlines()[-1] == "2 changes, epoch 4, 3 active segments at the end"
 
 
+def test_a_topic_with_day_and_night_is_one_segment_every_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cap on depth is against churn: it does not stop a topic that merges once a night."""
+    rows = [f"{hour},{36_000 if 8 <= hour % 24 < 20 else 300}" for hour in range(24 * 20)]
+    load = tmp_path / "load.csv"
+    load.write_text("\n".join(["timestamp,value", *rows]))
+
+    assert main(["rehearse", "--load", str(load), "--step", "1h"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2] == "down to 1 active segments on 20 of 20 days"
+    assert main(["rehearse", "--load", str(load), "--step", "1h", "--policy", '{"dagDepthWindowSeconds": 0}']) == 0
+    assert capsys.readouterr().out.splitlines()[-2] == "down to 1 active segments on 6 of 20 days"
+
+
 @pytest.mark.parametrize(
     ("arguments", "story"),
     [

@@ -52,6 +52,8 @@ async def read(store: MetadataStore, prefix: str, after: int, until: int) -> lis
     batches = []
     async with asyncio.timeout(10), aclosing(store.watch(prefix, after_revision=after)) as watch:
         async for batch in watch:
+            if not batch.events:
+                continue  # a sign of life
             batches.append(batch)
             if batch.revision >= until:
                 break
@@ -83,6 +85,58 @@ async def test_scans_are_sorted_complete_and_of_one_revision(
     assert await store.scan(root, revision=before.revision) == before
     with pytest.raises(InvalidArgument):
         await store.scan(root, revision=before.revision + 1_000)
+
+
+async def test_reads_of_any_number_of_keys_are_of_one_revision(store: MetadataStore, root: str) -> None:
+    """A frame reads a record, its controller and the owners of all its segments."""
+    keys = [f"{root}{number:03}" for number in range(300)]
+    for at in range(0, 300, 100):
+        await store.commit([Put(key, b"1") for key in keys[at : at + 100]])
+    reading = asyncio.create_task(store.get(*keys))
+    for at in range(0, 300, 100):
+        await store.commit([Put(key, b"2") for key in keys[at : at + 100]])
+
+    found = await reading
+
+    assert [item.key for item in found.items] == keys
+    assert found == await store.scan(root, revision=found.revision)
+
+
+@pytest.mark.parametrize("revision", [0, -1])
+async def test_there_is_no_revision_before_the_first(store: MetadataStore, root: str, revision: int) -> None:
+    with pytest.raises(InvalidArgument, match="there is no revision"):
+        await store.scan(root, revision=revision)
+    with pytest.raises(InvalidArgument, match="there is no revision"):
+        await anext(store.watch(root, after_revision=revision - 1))
+
+
+async def test_an_empty_prefix_is_not_everything(store: MetadataStore) -> None:
+    with pytest.raises(InvalidArgument, match="name the prefix that is meant"):
+        await store.scan("")
+    with pytest.raises(InvalidArgument, match="name the prefix that is meant"):
+        await anext(store.watch("", after_revision=1))
+
+
+async def test_a_key_that_is_not_text_is_passed_over(store: MetadataStore, root: str) -> None:
+    """Only an etcd can have one: it is put there by somebody else, and must not stop anybody."""
+    before = await put(store, f"{root}a")
+    if isinstance(store, EtcdStore):
+        await store._call("/kv/put", {"key": root.encode() + b"\xff\xfe", "value": b"?"}, etcd_module._nothing)
+    last = await put(store, f"{root}b")
+
+    assert [item.key for item in (await store.scan(root)).items] == [f"{root}a", f"{root}b"]
+    told = await read(store, root, before, last)
+    assert [event.key for batch in told for event in batch.events] == [f"{root}b"]
+
+
+async def test_every_answer_names_the_cluster(store: MetadataStore, root: str) -> None:
+    cluster = (await store.get()).cluster
+    watch = store.watch(root, after_revision=1)
+
+    assert cluster > 0
+    assert {(await store.scan(root)).cluster, (await store.get(f"{root}x")).cluster} == {cluster}
+    assert (await anext(watch)).cluster == cluster
+    await watch.aclose()
 
 
 async def test_a_prefix_is_no_pattern(store: MetadataStore, root: str) -> None:
@@ -246,6 +300,7 @@ async def test_forgotten_history(store: MetadataStore, root: str) -> None:
 async def test_a_watch_that_nobody_reads_any_more_is_gone(store: MetadataStore, root: str) -> None:
     revision = await put(store, f"{root}x")
     watch = store.watch(root, after_revision=revision - 1)
+    assert (await anext(watch)).events == ()
     assert (await anext(watch)).revision == revision
     waiting = asyncio.ensure_future(anext(watch))
     await asyncio.sleep(0.01)
@@ -263,3 +318,20 @@ async def test_health(store: MetadataStore, root: str) -> None:
     assert health.used_bytes > 0
     assert not health.no_space
     assert health.version
+    assert health.auto_compaction is not False, "True once something was forgotten, unknown before"
+
+
+def test_memory_forgets_by_itself() -> None:
+    """A daemon that runs by itself for weeks does not grow with every write."""
+
+    async def run() -> None:
+        store = MemoryStore(keep_revisions=10)
+        revisions = [await put(store, "/x", str(number).encode()) for number in range(1_000)]
+        last = revisions[-1]
+        assert len(store._history) < 20
+        assert len(store._versions["/x"]) <= 20
+        assert (await one(store, "/x")) == KeyValue("/x", b"999", 2, last)
+        with pytest.raises(Compacted):
+            await store.scan("/", revision=last - 30)
+
+    asyncio.run(run())

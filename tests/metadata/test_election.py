@@ -1,280 +1,172 @@
-"""Elections: one leader per topic and term, nobody who was deposed can write, and no topic stays without a leader."""
+"""The election step by itself: given these events, then exactly these instructions."""
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalable_topics.metadata.election import Elections, Leadership, campaign, resign
-from scalable_topics.metadata.memory import MemoryStore
-from scalable_topics.metadata.session import BrokerInfo, Role, SessionKeeper
-from scalable_topics.metadata.store import DeletePrefix, MetadataStore, Put
-from scalable_topics.metadata.view import StoreView
+from scalable_topics.metadata.election import (
+    Campaign,
+    CampaignEnded,
+    ControllersSeen,
+    Election,
+    Event,
+    Gain,
+    Instruction,
+    Lose,
+    Resign,
+    ResignEnded,
+    SessionLost,
+    SessionOpened,
+    StoreRestarted,
+    TimePassed,
+    TopicSeen,
+)
+from scalable_topics.metadata.leadership import ElectionKey, Leadership
+from scalable_topics.metadata.store import KeyValue
 from scalable_topics.model.errors import InvalidArgument
-from scalable_topics.model.layout import initial_layout
 from scalable_topics.model.names import TopicName
-from scalable_topics.model.operation import Operation, OperationKind, Phase
-from scalable_topics.model.paths import StorePaths
-from scalable_topics.model.record import TopicRecord, encode_record
-from scalable_topics.model.replacements import split
 from scalable_topics.policy.ranking import ranked
-from tests.metadata.faulty import FaultyStore
-from tests.strategies import INCARNATION
-from tests.virtual_time import run_virtual
+from tests.metadata.daemons import PATHS, topic
 
-PATHS = StorePaths()
-
-
-def topic(number: int) -> TopicName:
-    return TopicName.parse(f"topic://t/n/{number}")
+LEASE = 7
+T = topic(0)
 
 
-class Daemon:
-    """One daemon's part in elections, on its own connection to a shared store."""
-
-    def __init__(self, store: MetadataStore, name: str, *, roles: tuple[Role, ...] = (Role.CONTROLLER,)) -> None:
-        self.name = name
-        self.link = FaultyStore(store)
-        info = BrokerInfo(
-            broker_id=name, broker_url=f"pulsar://{name}", web_url=f"http://{name}", roles=roles, process=f"p-{name}"
-        )
-        self.keeper = SessionKeeper(self.link, PATHS, info)
-        self.view = StoreView(self.link, PATHS.root + "/", silence_seconds=5)
-        self.elections = Elections(self.link, PATHS, self.keeper, self.view, stable_seconds=600)
-        self.gained: list[Leadership] = []
-        self.lost: list[Leadership] = []
-        self.elections.on_gain = self.gained.append
-        self.elections.on_loss = self.lost.append
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator["Daemon"]:
-        async with self.keeper.running(), self.view.running(), self.elections.running():
-            await self.keeper.wait_session()
-            yield self
+def key(term: int, lease: int, name: TopicName = T) -> KeyValue:
+    return KeyValue(PATHS.controller(name), b"{}", term, term, lease)
 
 
-@asynccontextmanager
-async def daemons(store: MetadataStore, *names: str) -> AsyncIterator[list[Daemon]]:
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(Daemon(store, name).running()) for name in names]
+def seen(revision: int, leader: KeyValue | None = None, *, name: TopicName = T, exists: bool = True) -> TopicSeen:
+    return TopicSeen(name, exists, False, ElectionKey(revision, leader))
 
 
-async def create(store: MetadataStore, count: int) -> None:
-    for number in range(count):
-        record = TopicRecord(incarnation=INCARNATION, layout=initial_layout(1))
-        await store.commit([Put(PATHS.record(topic(number)), encode_record(record))])
+def leadership(term: int, name: TopicName = T, lease: int = LEASE) -> Leadership:
+    return Leadership(name, PATHS.controller(name), term, lease)
 
 
-async def settle(members: list[Daemon], topics: int, *, seconds: float = 60) -> dict[TopicName, Leadership]:
-    """Until every topic has exactly one leader; fails if that does not happen in time."""
+class Script:
+    """An election that is alone in the world, with a session, unless the script says otherwise."""
 
-    async def agreed() -> dict[TopicName, Leadership] | None:
-        leaders = [leadership for member in members for leadership in member.elections.led.values()]
-        by_topic = {leadership.topic: leadership for leadership in leaders}
-        return by_topic if len(leaders) == len(by_topic) == topics else None
+    def __init__(self, *controllers: str, is_idle: Callable[[TopicName], bool] = lambda _: True) -> None:
+        self.now = 0.0
+        self.election = Election("a", is_idle=is_idle, stable_seconds=600)
+        self.say(ControllersSeen(dict.fromkeys(controllers or ("a",), 1)))
+        self.say(SessionOpened(LEASE))
 
-    return await until(agreed, seconds)
+    def say(self, event: Event) -> list[Instruction]:
+        return self.election.handle(event, now=self.now)
 
-
-async def until(
-    check: Callable[[], Awaitable[dict[TopicName, Leadership] | None]], seconds: float
-) -> dict[TopicName, Leadership]:
-    async with asyncio.timeout(seconds):
-        while True:
-            found = await check()
-            if found is not None:
-                return found
-            await asyncio.sleep(0.05)
+    def wait(self, seconds: float) -> list[Instruction]:
+        self.now += seconds
+        return self.say(TimePassed())
 
 
-def test_every_topic_gets_the_leader_that_everybody_ranks_first() -> None:
-    async def calm() -> None:
-        store = MemoryStore()
-        async with daemons(store, "a", "b", "c") as members:
-            await create(store, 30)
-            leaders = await settle(members, 30)
-            for member in members:
-                for led in member.elections.led:
-                    assert ranked(str(led), "abc")[0] == member.name
-            assert min(Counter(len(member.elections.led) for member in members)) >= 3
-            assert all(leadership.term > 0 for leadership in leaders.values())
-
-    run_virtual(calm())
-
-
-def test_a_crash_is_taken_over_once_the_lease_ends_and_a_shutdown_at_once() -> None:
-    async def crash() -> None:
-        loop = asyncio.get_running_loop()
-        store = MemoryStore()
-        async with daemons(store, "a", "b") as members:
-            await create(store, 40)
-            before = await settle(members, 40)
-            async with Daemon(store, "c").running() as shut_down:
-                await asyncio.sleep(700)
-                assert shut_down.elections.led, "it was given its share when things were stable"
-            start = loop.time()
-            await settle(members, 40)
-            assert loop.time() - start < 1.5
-            members[0].link.cut = True
-            start = loop.time()
-            after = await settle(members[1:], 40)
-            assert 5 < loop.time() - start < 13
-            assert not members[0].elections.led
-            for name in before:
-                assert after[name].term >= before[name].term
-            assert len(members[0].lost) == len(members[0].gained)
-
-    run_virtual(crash())
+def test_a_lost_request_is_tried_again_until_the_key_is_there() -> None:
+    script = Script()
+    assert script.say(seen(5)) == [Campaign(T, 1)]
+    assert script.say(CampaignEnded(T, 1, None)) == []
+    for attempt in range(2, 200):
+        assert script.election.next_wake() == script.now + 1
+        assert script.wait(0.9) == []
+        assert script.wait(0.1) == [Campaign(T, attempt)]
+        assert script.say(CampaignEnded(T, attempt, ElectionKey(5, None))) == [], "nobody leads: no reason to stop"
+    script.wait(1)
+    assert script.say(CampaignEnded(T, 200, ElectionKey(9, key(9, LEASE)))) == [Gain(leadership(9))]
+    assert script.election.next_wake() is None
 
 
-def test_nothing_that_was_deposed_can_write() -> None:
-    async def fenced() -> None:
-        store = MemoryStore()
-        async with daemons(store, "a", "b") as members:
-            await create(store, 10)
-            before = await settle(members, 10)
-            victim, other = members if members[0].elections.led else members[::-1]
-            stale = list(victim.elections.led.values())
-            victim.link.cut = True
-            after = await settle([other], 10)
-            victim.link.cut = False
-            for leadership in stale:
-                key = PATHS.record(leadership.topic)
-                refused = await store.commit([Put(key, b"zombie")], compares=leadership.fence())
-                assert not refused.succeeded
-                accepted = await store.commit([], compares=after[leadership.topic].fence())
-                assert accepted.succeeded
-                assert after[leadership.topic].term > before[leadership.topic].term
-
-    run_virtual(fenced())
+def test_a_request_that_lands_late_makes_a_leader_that_knows_it() -> None:
+    script = Script()
+    script.say(seen(5))
+    script.say(CampaignEnded(T, 1, None))
+    assert script.say(seen(6, key(6, LEASE))) == [Gain(leadership(6))]
+    assert script.wait(10) == []
+    assert script.election.led == {T: leadership(6)}
 
 
-def test_leadership_goes_back_only_when_stable_and_idle() -> None:
-    async def restart() -> None:
-        store = MemoryStore()
-        busy = topic(0)
-        async with daemons(store, "a") as (first,):
-            first.elections._is_idle = lambda name: name != busy
-            await create(store, 50)
-            await settle([first], 50)
-            async with Daemon(store, "b").running() as second:
-                await asyncio.sleep(590)
-                assert len(first.elections.led) == 50
-                await asyncio.sleep(60)
-                await settle([first, second], 50)
-                for number in range(50):
-                    rightful = ranked(str(topic(number)), "ab")[0]
-                    holder = first if number == 0 else {"a": first, "b": second}[rightful]
-                    assert topic(number) in holder.elections.led
-
-    run_virtual(restart())
+def test_the_later_revision_is_right() -> None:
+    script = Script()
+    script.say(seen(5))
+    assert script.say(CampaignEnded(T, 1, ElectionKey(9, key(9, LEASE)))) == [Gain(leadership(9))]
+    assert script.say(seen(7)) == [], "the watch is behind the answer"
+    assert script.say(seen(8, key(8, 99))) == []
+    assert script.say(seen(12, key(12, 99))) == [Lose(leadership(9))]
+    assert script.say(seen(13)) == [Campaign(T, 2)]
 
 
-def test_reporters_never_lead() -> None:
-    async def replay() -> None:
-        store = MemoryStore()
-        reporting = Daemon(store, "z", roles=(Role.REPORTER,))
-        async with daemons(store, "a") as (controller,), reporting.running() as reporter:
-            await create(store, 20)
-            await settle([controller], 20)
-            assert not reporter.gained
-
-    run_virtual(replay())
+def test_of_two_terms_the_old_one_is_lost_first() -> None:
+    script = Script()
+    script.say(seen(5, key(5, LEASE)))
+    assert script.say(seen(8, key(8, LEASE))) == [Lose(leadership(5)), Gain(leadership(8))]
 
 
-def test_topics_with_an_operation_come_first_and_campaigns_are_bounded() -> None:
-    async def herd() -> None:
-        store = MemoryStore()
-        layout = initial_layout(1)
-        change = split(layout, {0: 2}, at_ms=1)
-        operation = Operation(
-            id="o",
-            kind=OperationKind.SPLIT,
-            phase=Phase.SEALING,
-            replacements=change,
-            reason="",
-            by="",
-            started_at_ms=1,
-        )
-        await create(store, 300)
-        half_done = TopicRecord(incarnation=INCARNATION, layout=layout.announce(change), operation=operation)
-        await store.commit([Put(PATHS.record(topic(299)), encode_record(half_done))])
-
-        class Slow(FaultyStore):
-            flying = most = 0
-
-            async def commit(self, writes, *, compares=()):  # type: ignore[no-untyped-def]
-                if any(isinstance(write, Put) and write.key.endswith("/controller") for write in writes):
-                    self.flying += 1
-                    self.most = max(self.most, self.flying)
-                    await asyncio.sleep(0.5)
-                    self.flying -= 1
-                return await super().commit(writes, compares=compares)
-
-        member = Daemon(store, "a")
-        slow = Slow(store)
-        member.elections._store = slow
-        async with member.running():
-            await settle([member], 300)
-            assert slow.most == 64
-            assert topic(299) in [leadership.topic for leadership in member.gained[:64]]
-
-    run_virtual(herd())
+def test_nothing_is_led_without_a_session_and_what_carries_its_lease_is() -> None:
+    script = Script()
+    assert script.say(SessionLost()) == []
+    assert script.say(seen(5, key(5, LEASE))) == []
+    assert script.say(seen(6, name=topic(1))) == []
+    assert script.say(SessionOpened(LEASE)) == [Gain(leadership(5)), Campaign(topic(1), 1)]
+    assert script.say(SessionLost()) == [Lose(leadership(5))]
+    assert script.say(CampaignEnded(topic(1), 1, ElectionKey(7, key(7, LEASE, topic(1))))) == []
+    assert script.election.led == {}
 
 
-def test_a_lost_answer_is_looked_up() -> None:
-    async def unknown() -> None:
-        store = MemoryStore()
-        async with daemons(store, "a") as (member,):
-            await create(store, 1)
-            (leadership,) = (await settle([member], 1)).values()
-            session = member.keeper.session
-            assert session is not None
-            await create(store, 2)
-            await settle([member], 2)
-            member.link.lose_answers = 1
-            await resign(store, leadership)
-            async with asyncio.timeout(5):
-                while leadership not in member.lost:  # noqa: ASYNC110 - what it waits for is a callback's trace
-                    await asyncio.sleep(0.01)
-            again = (await settle([member], 2))[leadership.topic]
-            assert again.term > leadership.term
-            assert await campaign(store, PATHS, leadership.topic, member.keeper.info, session) == again
-
-    run_virtual(unknown())
+def test_ranks_leave_each_other_alone() -> None:
+    name = next(topic(n) for n in range(100) if ranked(str(topic(n)), "abc").index("a") == 2)
+    script = Script("a", "b", "c")
+    assert script.say(seen(5, name=name)) == []
+    assert script.wait(1.9) == []
+    first = ranked(str(name), "abc")[0]
+    assert script.say(ControllersSeen({broker: 1 for broker in "abc" if broker != first})) == [Campaign(name, 1)]
 
 
-def test_somebody_elses_key_is_not_ours() -> None:
-    async def other() -> None:
-        store = MemoryStore()
-        async with daemons(store, "a", "b") as (one, two):
-            await create(store, 1)
-            (leadership,) = (await settle([one, two], 1)).values()
-            loser = two if one.elections.led else one
-            session = loser.keeper.session
-            assert session is not None
-            assert await campaign(store, PATHS, leadership.topic, loser.keeper.info, session) is None
+def test_a_daemon_that_is_no_controller_campaigns_for_nothing() -> None:
+    script = Script("b")
+    assert script.say(seen(5)) == []
+    assert script.wait(1_000) == []
+    assert script.say(ControllersSeen({"a": 2})) == [Campaign(T, 1)]
 
-    run_virtual(other())
+
+def test_hand_backs_wait_for_calm_and_idleness_and_go_slowly() -> None:
+    names = [topic(n) for n in range(200) if ranked(str(topic(n)), "ab")[0] == "b"][:50]
+    busy = names[0]
+    script = Script("a", is_idle=lambda name: name != busy)
+    for name in names:
+        script.say(seen(5, key(5, LEASE, name), name=name))
+    script.now = 100
+    assert script.say(ControllersSeen({"a": 1, "b": 6})) == []
+    assert script.wait(599) == []
+    assert script.say(ControllersSeen({"b": 6, "a": 1})) == [], "the same ones: the calm goes on"
+    first = script.wait(1)
+    assert len(first) == 20
+    assert all(isinstance(each, Resign) for each in first)
+    assert script.wait(0.5) == [], "at most twenty a second"
+    second, third = script.wait(0.5), script.wait(1)
+    resigned = [each.leadership.topic for each in (*first, *second, *third) if isinstance(each, Resign)]
+    assert sorted(resigned) == sorted(set(names) - {busy}), "each once, while its answer is out"
+    assert script.say(ResignEnded(names[1])) == []
+    assert script.wait(1) == [Resign(leadership(5, names[1]))], "its answer was lost, and the key is still there"
+
+
+def test_pitfall_a_restored_store_takes_everything_back_until_it_is_told_again() -> None:
+    script = Script()
+    script.say(seen(50, key(50, LEASE)))
+    script.say(seen(60, name=topic(1)))
+    assert script.say(StoreRestarted()) == [Lose(leadership(50))]
+    assert script.say(seen(20, key(8, 3))) == []
+    assert script.say(CampaignEnded(topic(1), 1, ElectionKey(61, key(61, LEASE, topic(1))))) == []
+    assert script.say(seen(21, name=topic(1))) == [Campaign(topic(1), 2)], "revisions count from the new life"
+    assert script.say(seen(22)) == [Campaign(T, 3)]
 
 
 def test_a_topic_that_is_gone_needs_no_leader() -> None:
-    async def gone() -> None:
-        store = MemoryStore()
-        async with daemons(store, "a") as (member,):
-            await create(store, 1)
-            (leadership,) = (await settle([member], 1)).values()
-            await store.commit([DeletePrefix(PATHS.record(topic(0)))])
-            await asyncio.sleep(30)
-            assert member.lost == [leadership]
-            assert not member.elections.led
-            assert len(member.gained) == 1
-
-    run_virtual(gone())
+    script = Script()
+    script.say(seen(5, key(5, LEASE)))
+    assert script.say(seen(6, exists=False)) == [Lose(leadership(5))]
+    assert script.wait(10_000) == []
+    assert script.election._topics == {}, "nothing is remembered of it"
 
 
 @pytest.mark.parametrize(("term", "lease"), [(0, 1), (-1, 1), (1, 0)])
@@ -290,14 +182,3 @@ def test_a_daemon_that_goes_moves_only_its_own_topics(brokers: set[str], name: s
     for gone in brokers:
         assert ranked(name, brokers - {gone}) == [broker for broker in order if broker != gone]
     assert sorted(order) == sorted(brokers)
-
-
-async def test_elections_on_a_real_store(store: MetadataStore) -> None:
-    """The same on a real etcd, in real time: two daemons, one leaves, the other leads everything at once."""
-    async with daemons(store, "x") as (stays,):
-        async with daemons(store, "y") as (goes,):
-            await create(store, 20)
-            await settle([stays, goes], 20, seconds=20)
-        await settle([stays], 20, seconds=20)
-        terms = [leadership.term for leadership in stays.elections.led.values()]
-        assert len(set(terms)) == 20

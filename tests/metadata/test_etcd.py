@@ -89,12 +89,23 @@ async def test_users_passwords_and_tokens_that_run_out() -> None:
                 await admin.commit([Put("/x", b"")])
             with pytest.raises(ScalableTopicsError, match="authentication failed"):
                 await wrong.get("/x")
-            with pytest.raises(Forbidden, match="grant the user read and write"):
+            with pytest.raises(Forbidden, match="a user that may read and write"):
                 await guest.commit([Put("/x", b"")])
             for _ in range(3):
                 assert (await user.commit([Put("/x", b"")])).succeeded
                 await asyncio.sleep(2.5)
             assert (await user.get("/x")).items
+            idle = EtcdStore(EtcdSettings(endpoints=cluster.endpoints, username="root", password="secret"))
+            revision = (await idle.commit([Put("/x", b"")])).revision
+            idle._token = "one.that.ran.out"  # noqa: S105
+            watch = idle.watch("/x", after_revision=revision - 1)
+            async with asyncio.timeout(10):
+                await anext(watch)
+                assert (await anext(watch)).revision == revision, "a daemon that only watches gets a new token too"
+            await watch.aclose()
+            await idle.close()
+            with pytest.raises(Forbidden, match="a user that may read and write"):
+                await anext(admin.watch("/x", after_revision=1))
         finally:
             for store in (admin, user, wrong, guest):
                 await store.close()

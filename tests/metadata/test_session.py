@@ -9,7 +9,7 @@ from scalable_topics.metadata.session import BrokerInfo, Session, SessionKeeper,
 from scalable_topics.metadata.store import KeyValue, MetadataStore
 from scalable_topics.model.errors import InvalidArgument, WrongState
 from scalable_topics.model.paths import StorePaths
-from tests.metadata.faulty import FaultyStore
+from tests.metadata.faulty import FaultyStore, Loss
 from tests.virtual_time import jump, run_virtual
 
 PATHS = StorePaths()
@@ -64,7 +64,9 @@ def test_belief_ends_before_the_lease_can() -> None:
             await asyncio.sleep(5)
             store.cut = True
 
-            await lost(session)
+            seconds = await lost(session)
+
+            assert 5.6 <= seconds <= 7.4, "the last renewal was sent up to 10/3 s before, and counts for 9"
 
             assert await broker_key(memory) is not None, "whoever stops believing must do so while the key still stands"
             assert one.session is None
@@ -158,7 +160,7 @@ def test_a_lost_answer_leaves_one_session() -> None:
     async def unknown() -> None:
         memory = MemoryStore()
         store = FaultyStore(memory)
-        store.lose_answers = 1
+        store.lose_next(Loss.ANSWER_LOST)
         async with keeper(store).running() as one:
             session = await one.wait_session()
             key = await broker_key(memory)
@@ -180,3 +182,60 @@ def test_fences_and_limits() -> None:
             keeper(MemoryStore(), ttl_seconds=1)
 
     run_virtual(check())
+
+
+def test_belief_counts_from_the_sending_of_a_renewal_and_not_from_its_answer() -> None:
+    """An answer that took long: the store may have counted from the moment the request left."""
+
+    async def slow() -> None:
+        memory = MemoryStore()
+
+        class Slow(FaultyStore):
+            async def keep_alive(self, lease: int) -> float:
+                left = await super().keep_alive(lease)
+                await asyncio.sleep(4)
+                self.cut = True
+                return left
+
+        store = Slow(memory)
+        async with keeper(store).running() as one:
+            session = await one.wait_session()
+            await lost(session)
+            assert await broker_key(memory) is not None, "it must not be believed in longer than the store keeps it"
+
+    run_virtual(slow())
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_opening_a_session_survives_every_kind_of_loss(loss: Loss) -> None:
+    async def lossy() -> None:
+        memory = MemoryStore()
+        store = FaultyStore(memory)
+        store.lose_next(*[loss] * 3)
+        async with keeper(store).running() as one:
+            async with asyncio.timeout(30):
+                session = await one.wait_session()
+            await asyncio.sleep(100)
+            key = await broker_key(memory)
+            assert key is not None
+            assert one.session is not None
+            assert (key.lease, key.create_revision) == (one.session.lease, one.session.broker_revision)
+            assert one.session is session, "what landed late took nothing from it"
+
+    run_virtual(lossy())
+
+
+def test_pitfall_a_full_store_or_none_at_the_start_is_waited_for() -> None:
+    async def waiting() -> None:
+        store = FaultyStore(MemoryStore())
+        store.full = store.cut = True
+        async with keeper(store).running() as one:
+            await asyncio.sleep(60)
+            store.cut = False
+            await asyncio.sleep(60)
+            assert one.session is None
+            store.full = False
+            async with asyncio.timeout(5):
+                await one.wait_session()
+
+    run_virtual(waiting())

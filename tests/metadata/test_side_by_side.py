@@ -208,6 +208,22 @@ class SideBySide(RuleBasedStateMachine):
 
         self.both(ask)
 
+    @rule(prefix=st.sampled_from([None, "a", "a/"]), revision=st.sampled_from([None, -1, 0, 1_000_000_000]))
+    def scan_what_is_not_there(self, prefix: str | None, revision: int | None) -> None:
+        async def ask(side: Side) -> Snapshot:
+            whole = "" if prefix is None else side.root + prefix
+            return side.snapshot(await side.store.scan(whole, revision=revision))
+
+        self.both(ask)
+
+    @rule(number=st.sampled_from([120, 129, 300]))
+    def get_many(self, number: int) -> None:
+        async def ask(side: Side) -> Snapshot:
+            others = (f"{side.root}{index}" for index in range(number))
+            return side.snapshot(await side.store.get(*others, *(side.root + name for name in NAMES)))
+
+        self.both(ask)
+
     @rule(chosen=st.lists(names, max_size=3))
     def get(self, chosen: list[str]) -> None:
         async def ask(side: Side) -> Snapshot:

@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from scalable_topics.model.errors import CapReached, InvalidArgument, NotFound, ScalableTopicsError, WrongState
+from scalable_topics.model.errors import (
+    CapReached,
+    InvalidArgument,
+    InvalidLayout,
+    NotFound,
+    ScalableTopicsError,
+    WrongState,
+)
 from scalable_topics.model.hash_range import RING_SIZE, HashRange
 from scalable_topics.model.layout import Replacement, SegmentLayout, initial_layout, legacy_layout
 from scalable_topics.model.record import TopicRecord, decode_record, encode_record
-from scalable_topics.model.replacements import merge, migrate, rebucket, split
+from scalable_topics.model.replacements import merge, migrate, rebucket, rollover, split
 from scalable_topics.model.segment import CreatedBy, SegmentState
 from tests.strategies import INCARNATION, layouts, next_layouts
 
@@ -21,8 +28,9 @@ from tests.strategies import INCARNATION, layouts, next_layouts
 class LayoutLife(RuleBasedStateMachine):
     """One topic, changed again and again, beside a model that forgets nothing."""
 
-    @initialize(layout=layouts(max_ops=0))
-    def begin(self, layout: SegmentLayout) -> None:
+    @initialize(layout=layouts(max_ops=0), window_ms=st.sampled_from([0, 0, 1, 2, 5]))
+    def begin(self, layout: SegmentLayout, window_ms: int) -> None:
+        self.window_ms = window_ms
         self.before = self.layout = layout
         self.ever = dict(layout.segments)
         self.depth = dict.fromkeys(layout.segments, 0)
@@ -32,13 +40,18 @@ class LayoutLife(RuleBasedStateMachine):
     def change(self, data: st.DataObject) -> None:
         self.steps += 1
         self.before = self.layout
-        self.layout = data.draw(next_layouts(self.layout, at_ms=self.steps))
+        window = self.window_ms / 1000
+        self.layout = data.draw(next_layouts(self.layout, at_ms=self.steps, depth_window_seconds=window))
         for segment_id, segment in self.layout.segments.items():
             if segment_id not in self.before.segments:
                 assert segment_id not in self.ever, "an id was reused"
                 merged = len(segment.parent_ids) > 1 and segment.created_by is not CreatedBy.MIGRATION
-                self.depth[segment_id] = max(self.depth[parent] for parent in segment.parent_ids) + merged
+                self.depth[segment_id] = max(map(self.handed_on, segment.parent_ids)) + merged
                 self.ever[segment_id] = segment
+
+    def handed_on(self, parent_id: int) -> int:
+        stood_ms = self.steps - self.ever[parent_id].created_at_ms
+        return 0 if 0 < self.window_ms <= stood_ms else self.depth[parent_id]
 
     @invariant()
     def nothing_is_broken(self) -> None:
@@ -106,11 +119,74 @@ def test_a_split_of_several_numbers_its_children_in_range_order() -> None:
 def test_rebucketing_several_is_one_step_in_range_order() -> None:
     layout = initial_layout(3, bucket_budget=3)
 
-    changed = layout.apply(rebucket(layout, [2, 0, 2], 4, at_ms=7), at_ms=7)
+    changed = layout.apply(rebucket(layout, [2, 0], 4, at_ms=7), at_ms=7)
 
     assert [(s.segment_id, s.bucket_count) for s in changed.active] == [(3, 4), (1, 1), (4, 4)]
     assert changed.epoch == 1
     assert changed.segments[3].created_by is CreatedBy.REBUCKET
+
+
+@given(layouts(max_ops=5), st.data())
+def test_a_rollover_changes_nothing_but_the_id(layout: SegmentLayout, data: st.DataObject) -> None:
+    """PROTOCOL 3: an ACTIVE segment that was found terminated is followed by another of the same range."""
+    chosen = data.draw(st.lists(st.sampled_from(layout.active), min_size=1, unique=True))
+    ends = {segment.segment_id: (segment.segment_id, 5) for segment in chosen}
+
+    change = rollover(layout, [segment.segment_id for segment in chosen], at_ms=77)
+    after = layout.apply(change, at_ms=78, terminated=ends)
+
+    after.check()
+    after.check_follows(layout)
+    assert after.epoch == layout.epoch + 1
+    parents = sorted(chosen, key=lambda segment: segment.hash_range)
+    assert [replacement.parents for replacement in change] == [(parent.segment_id,) for parent in parents]
+    for number, (parent, replacement) in enumerate(zip(parents, change, strict=True)):
+        (child,) = replacement.children
+        assert child == replace(
+            parent,
+            segment_id=layout.next_segment_id + number,
+            parent_runs=(parent.segment_id,),
+            created_at_epoch=after.epoch,
+            created_at_ms=77,
+            created_by=CreatedBy.REBUCKET,
+        )
+        sealed = after.segments[parent.segment_id]
+        assert (sealed.state, sealed.terminated_at) == (SegmentState.SEALED, ends[parent.segment_id])
+    with pytest.raises(WrongState, match="sealed at epoch"):
+        rollover(after, [parents[0].segment_id], at_ms=79)
+
+
+def test_a_rollover_keeps_buckets_of_any_width_and_forgives_depth() -> None:
+    odd = replace(initial_layout(1).segments[0], entry_buckets=(5, 60_000))
+    layout = SegmentLayout(0, 1, {0: odd})
+    assert rollover(layout, [0], at_ms=1)[0].children[0].entry_buckets == (5, 60_000)
+
+    merged = initial_layout(2).apply(merge(initial_layout(2), [0, 1], at_ms=1_000), at_ms=1_000)
+    deep, forgiven = (rollover(merged, [2], at_ms=at_ms, depth_window_seconds=10) for at_ms in (10_999, 11_000))
+    assert (deep[0].children[0].merge_depth, forgiven[0].children[0].merge_depth) == (1, 0)
+
+
+def test_an_old_partition_is_not_rolled_over() -> None:
+    with pytest.raises(WrongState, match=r"segment 0: it is an old partition \(migrate"):
+        rollover(legacy_layout(["a"]), [0], at_ms=1)
+
+
+def test_where_a_segment_ended_is_kept_and_never_changes() -> None:
+    layout = initial_layout(2)
+    change = split(layout, {0: 2}, at_ms=1)
+
+    after = layout.apply(change, at_ms=1, terminated={0: (84, -1)})
+
+    assert after.segments[0].terminated_at == (84, -1)
+    assert layout.apply(change, at_ms=1).segments[0].terminated_at is None
+    later = after.apply(merge(after, [2, 3], at_ms=2), at_ms=2)
+    later.check_follows(after)
+    moved = replace(later.segments[0], terminated_at=(84, 0))
+    for other in (moved, replace(moved, terminated_at=None)):
+        with pytest.raises(InvalidLayout, match=r"segment 0 ended at \(84, -1\) and now"):
+            replace(later, segments={**later.segments, 0: other}).check_follows(after)
+    with pytest.raises(InvalidArgument, match=r"segments \[1\] are not sealed by this change"):
+        layout.apply(change, at_ms=1, terminated={0: (1, 1), 1: (1, 1)})
 
 
 def test_migration_replaces_overlapping_partitions_by_one_apply() -> None:
@@ -130,7 +206,7 @@ def test_migration_replaces_overlapping_partitions_by_one_apply() -> None:
 def test_old_partitions_are_replaced_all_together() -> None:
     both = legacy_layout(["a", "b"])
     (whole,) = migrate(both, at_ms=1)
-    half = Replacement((0,), tuple(replace(child, parent_ids=(0,)) for child in whole.children))
+    half = Replacement((0,), tuple(replace(child, parent_runs=(0,)) for child in whole.children))
 
     with pytest.raises(InvalidArgument, match="all together"):
         both.apply((half,), at_ms=1)
@@ -185,7 +261,7 @@ def test_pitfall_01_a_change_that_does_not_fit_any_more_is_refused_whole() -> No
 
 def child_of(replacement: Replacement, **fields: Any) -> Replacement:
     first, *others = replacement.children
-    return Replacement(replacement.parents, (replace(first, **fields), *others))
+    return Replacement(replacement.parent_runs, (replace(first, **fields), *others))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +271,7 @@ def child_of(replacement: Replacement, **fields: Any) -> Replacement:
         ({"segment_id": 3}, WrongState),
         ({"hash_range": HashRange(0, 100)}, InvalidArgument),
         ({"hash_range": HashRange(0, 20_000)}, InvalidArgument),
-        ({"parent_ids": (1,)}, InvalidArgument),
+        ({"parent_runs": (1,)}, InvalidArgument),
         ({"created_at_epoch": 2}, InvalidArgument),
         ({"created_by": CreatedBy.INITIAL}, InvalidArgument),
         ({"created_by": CreatedBy.REBUCKET}, InvalidArgument),
@@ -228,7 +304,7 @@ def test_apply_refuses_empty_and_doubled_changes() -> None:
 
 def test_apply_refuses_parents_that_are_not_neighbours() -> None:
     layout = initial_layout(3)
-    apart = tuple(replace(child, parent_ids=(0, 2)) for child in split(layout, {0: 2}, at_ms=1)[0].children)
+    apart = tuple(replace(child, parent_runs=(0, 2)) for child in split(layout, {0: 2}, at_ms=1)[0].children)
 
     with pytest.raises(InvalidArgument, match=r"the parents \[0, 2\] do not tile"):
         layout.apply((Replacement((0, 2), apart),), at_ms=1)
@@ -338,6 +414,15 @@ def test_pruning_from_the_middle_mends_both_ends() -> None:
         (lambda layout: merge(layout, [0, 1], at_ms=1), "wrong-state"),
         (lambda layout: rebucket(layout, [99], 3, at_ms=1), "not-found"),
         (lambda layout: rebucket(layout, [0], 3, at_ms=1), "wrong-state"),
+        (lambda layout: rebucket(layout, [1, 1], 3, at_ms=1), "invalid-argument"),
+        (lambda layout: rebucket(layout, [], 3, at_ms=1), "invalid-argument"),
+        (lambda layout: rollover(layout, [99], at_ms=1), "not-found"),
+        (lambda layout: rollover(layout, [1, 1], at_ms=1), "invalid-argument"),
+        (lambda layout: rollover(layout, [], at_ms=1), "invalid-argument"),
+        (lambda layout: rollover(layout, [0], at_ms=1), "wrong-state"),
+        (lambda layout: split(layout, {}, at_ms=1), "invalid-argument"),
+        (lambda layout: merge(layout, [1, 2], at_ms=1, buckets=0), "invalid-argument"),
+        (lambda layout: merge(layout, [1, 2], at_ms=1, buckets=9, max_buckets=8), "invalid-argument"),
         (lambda layout: layout.prune([99]), "not-found"),
         (lambda layout: layout.prune([1]), "wrong-state"),
     ],

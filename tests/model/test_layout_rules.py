@@ -61,7 +61,9 @@ def problems(layout: SegmentLayout) -> tuple[str, ...]:
         (6, {"mergeDepth": 0}, "segment 6, made by MERGE, has merge depth 0"),
         (3, {"mergeDepth": 1}, "segment 3 (SPLIT, [0000, 2aaa], epoch 1, depth 1) cannot come from segment 0"),
         (5, {"mergeDepth": 1}, "segment 5 (REBUCKET, [5555, aaa9], epoch 2, depth 1) cannot come from segment 1"),
-        (5, {"mergeDepth": 1}, "segment 6 (MERGE"),
+        (6, {"mergeDepth": 3}, "segment 6, merged from [4, 5], has merge depth 3, not one of [1]"),
+        (5, {"createdAtMs": 3, "mergeDepth": 1}, "segment 6, merged from [4, 5], has merge depth 1, not one of [2]"),
+        (5, {"createdAtMs": 3, "mergeDepth": 1}, "segment 6 (MERGE"),
         (0, {"parentIds": [0], "childIds": [0, 3, 4]}, "segment 0 (INITIAL"),
         (
             5,
@@ -127,8 +129,8 @@ def test_a_cycle_is_told_as_a_parent_that_is_not_older() -> None:
     whole = family().segments
     cycle = {
         **whole,
-        3: replace(whole[3], state=SegmentState.SEALED, sealed_at_epoch=3, child_ids=(0,)),
-        0: replace(whole[0], parent_ids=(3,), created_by=CreatedBy.MERGE, merge_depth=1),
+        3: replace(whole[3], state=SegmentState.SEALED, sealed_at_epoch=3, child_runs=(0,)),
+        0: replace(whole[0], parent_runs=(3,), created_by=CreatedBy.MERGE, merge_depth=1),
     }
 
     told = problems(SegmentLayout(3, 7, cycle))
@@ -229,7 +231,10 @@ def test_what_a_segment_is_never_changes(change: dict[str, Any]) -> None:
         {"merge_depth": 2**63},
         {"sealed_at_epoch": 1},
         {"sealed_at_ms": 1},
-        {"child_ids": (3,)},
+        {"child_runs": (3,)},
+        {"terminated_at": (1, 1)},
+        {"state": SegmentState.SEALED, "terminated_at": (-2, 1)},
+        {"state": SegmentState.SEALED, "terminated_at": (1, 2**63)},
         {"state": SegmentState.SEALED, "created_at_epoch": 5, "sealed_at_epoch": 4},
         {"state": SegmentState.SEALED, "sealed_at_epoch": 2**63},
         {"state": SegmentState.SEALED, "sealed_at_ms": -1},
@@ -253,7 +258,7 @@ def test_segments_at_their_limits() -> None:
     longest = 2**63 - 1
 
     replace(segment, segment_id=longest, created_at_epoch=longest, created_at_ms=longest, merge_depth=longest)
-    sealed = replace(segment, state=SegmentState.SEALED, sealed_at_epoch=longest, sealed_at_ms=longest, child_ids=(1,))
+    sealed = replace(segment, state=SegmentState.SEALED, sealed_at_epoch=longest, sealed_at_ms=longest, child_runs=(1,))
     assert not sealed.is_active
     assert replace(segment, entry_buckets=65_536).bucket_count == 65_536
     odd = replace(segment, entry_buckets=(5, 60_000))

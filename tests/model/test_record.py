@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from scalable_topics.model.errors import DecodeError, InvalidArgument, WrongState
 from scalable_topics.model.layout import SegmentLayout, initial_layout, legacy_layout
 from scalable_topics.model.operation import FinishedOperation, Operation, OperationKind, Outcome, Phase
-from scalable_topics.model.record import MigratedFrom, TopicRecord, TopicState, decode_record, encode_record
-from scalable_topics.model.replacements import merge, split
+from scalable_topics.model.record import MigratedFrom, TopicRecord, TopicState, decode_record, encode_record, remember
+from scalable_topics.model.replacements import merge, rollover, split
 from tests.strategies import INCARNATION, layouts
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -42,13 +42,16 @@ def operations(draw: st.DrawFn, layout: SegmentLayout) -> Operation | None:
 def records(draw: st.DrawFn) -> TopicRecord:
     layout = draw(layouts(max_ops=4))
     operation = draw(operations(layout))
-    finished = st.builds(
+    ended = st.builds(
         FinishedOperation,
         id=texts,
         kind=st.sampled_from(OperationKind),
         outcome=st.sampled_from(Outcome),
         finished_at_ms=longs,
         request_key=st.none() | texts,
+        parent_runs=st.lists(st.integers(0, 9), max_size=6).map(tuple),
+        subscription=st.none() | texts,
+        reason=texts,
     )
     return TopicRecord(
         incarnation=draw(st.text("0123456789abcdef", min_size=16, max_size=16)),
@@ -57,7 +60,7 @@ def records(draw: st.DrawFn) -> TopicRecord:
         properties=draw(st.dictionaries(texts, texts, max_size=3)),
         auto_scale_policy=draw(st.none() | st.just({"maxSegments": 4, "splitCooldownSeconds": 0.5})),
         operation=operation,
-        recent_operations=tuple(draw(st.lists(finished, max_size=3, unique_by=lambda entry: entry.id))),
+        recent_operations=tuple(draw(st.lists(ended, max_size=3, unique_by=lambda entry: entry.id))),
         garbage=tuple(draw(st.lists(texts, max_size=2))),
         subscriptions_revision=draw(longs),
         load_source=draw(st.none() | texts),
@@ -174,6 +177,7 @@ def test_the_field_names_are_the_pips() -> None:
         "mergeDepth": 0,
         "entryBuckets": 4,
         "legacyTopicName": None,
+        "terminatedAt": None,
     }
 
 
@@ -202,7 +206,7 @@ def test_missing_fields_are_named(name: str) -> None:
         decode_record(json.dumps(document).encode(), subject="topic://t/n/x")
 
 
-@pytest.mark.parametrize("name", sorted(VALID["segments"]["0"].keys() - {"legacyTopicName"}))
+@pytest.mark.parametrize("name", sorted(VALID["segments"]["0"].keys() - {"legacyTopicName", "terminatedAt"}))
 def test_missing_fields_of_a_segment_are_named(name: str) -> None:
     document = json.loads(json.dumps(VALID))
     del document["segments"]["0"][name]
@@ -394,6 +398,127 @@ def test_an_incarnation_is_sixteen_hex_digits() -> None:
     for wrong in ("", "0" * 15, "0" * 17, "000000000000000G", "000000000000000A"):
         with pytest.raises(InvalidArgument, match="16 lower-case hex digits"):
             TopicRecord(incarnation=wrong)
+
+
+def finished(number: int, **fields: Any) -> FinishedOperation:
+    return FinishedOperation(
+        id=f"op-{number}", kind=OperationKind.SPLIT, outcome=Outcome.DONE, finished_at_ms=number, **fields
+    )
+
+
+def test_the_last_32_operations_are_remembered() -> None:
+    """PROTOCOL 2, and nobody has to count."""
+    record = TopicRecord(incarnation=INCARNATION, layout=initial_layout(1))
+
+    for number in range(40):
+        record = remember(record, finished(number, request_key=f"key-{number}"))
+        record = decode_record(encode_record(record))
+
+    assert [operation.id for operation in record.recent_operations] == [f"op-{number}" for number in range(8, 40)]
+    assert record.recent_operations[-1] == finished(39, request_key="key-39")
+
+
+def test_a_record_with_more_than_32_finished_operations_is_not_made_and_is_read_as_the_newest() -> None:
+    every = tuple(map(finished, range(33)))
+    with pytest.raises(InvalidArgument, match="33 recent operations, above 32"):
+        TopicRecord(incarnation=INCARNATION, recent_operations=every)
+    document = json.loads(encode_record(TopicRecord(incarnation=INCARNATION, layout=initial_layout(1))))
+    document["recentOperations"] = [msgspec.to_builtins(operation) for operation in every]
+
+    read = decode_record(json.dumps(document).encode())
+
+    assert read.recent_operations == every[1:]
+    assert encode_record(read) == encode_record(
+        TopicRecord(incarnation=INCARNATION, layout=initial_layout(1), recent_operations=every[1:])
+    )
+
+
+def test_an_operation_ends_once() -> None:
+    record = remember(TopicRecord(incarnation=INCARNATION), finished(1))
+
+    with pytest.raises(WrongState, match="operation 'op-1' has ended already"):
+        remember(record, finished(1, request_key="another"))
+
+
+def test_what_is_remembered_of_an_operation() -> None:
+    aborted = FinishedOperation(
+        id="a",
+        kind=OperationKind.MIGRATION,
+        outcome=Outcome.ABORTED,
+        finished_at_ms=5,
+        request_key="k",
+        parent_runs=tuple(range(1_000)),
+        reason="owner away",
+    )
+    skipped = FinishedOperation(
+        id="b", kind=OperationKind.SKIP_ALL, outcome=Outcome.DONE, finished_at_ms=6, subscription="sub"
+    )
+    record = TopicRecord(incarnation=INCARNATION, layout=initial_layout(1), recent_operations=(aborted, skipped))
+
+    data = encode_record(record)
+
+    assert decode_record(data) == record
+    assert json.loads(data)["recentOperations"][0]["parents"] == [[0, 999]]
+    assert aborted.parents == tuple(range(1_000))
+
+
+def whole_topic(kind: OperationKind, **fields: Any) -> Operation:
+    return Operation(
+        **{
+            "id": "op",
+            "kind": kind,
+            "phase": Phase.PREPARING,
+            "replacements": (),
+            "reason": "",
+            "by": "alice",
+            "started_at_ms": 1,
+            "request_key": "key",
+            **fields,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "other"),
+    [
+        (OperationKind.CREATE, TopicState.CREATING, TopicState.ACTIVE),
+        (OperationKind.DELETE, TopicState.DELETING, TopicState.CREATING),
+    ],
+)
+def test_creating_and_deleting_are_operations_of_the_topic_as_a_whole(
+    kind: OperationKind, state: TopicState, other: TopicState
+) -> None:
+    record = TopicRecord(incarnation=INCARNATION, layout=initial_layout(2), state=state, operation=whole_topic(kind))
+
+    assert decode_record(encode_record(record)) == record
+    with pytest.raises(DecodeError, match=f"a record in state {other} cannot have a {kind} under way"):
+        decode_record(encode_record(replace(record, state=other)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "replaces", "story"),
+    [
+        (OperationKind.CREATE, True, "a CREATE replaces no segments"),
+        (OperationKind.DELETE, True, "a DELETE replaces no segments"),
+        (OperationKind.ROLLOVER, False, "a ROLLOVER without replacements changes nothing"),
+        (OperationKind.SEEK, False, "a SEEK is no operation of a topic"),
+        (OperationKind.SKIP_ALL, True, "a SKIP_ALL is no operation of a topic"),
+    ],
+)
+def test_operations_that_cannot_be(kind: OperationKind, replaces: bool, story: str) -> None:
+    change = rollover(initial_layout(1), [0], at_ms=1) if replaces else ()
+
+    with pytest.raises(InvalidArgument, match=story):
+        whole_topic(kind, replacements=change)
+
+
+def test_a_rollover_under_way() -> None:
+    layout = initial_layout(2)
+    change = rollover(layout, [1], at_ms=1)
+    operation = whole_topic(OperationKind.ROLLOVER, replacements=change)
+    record = TopicRecord(incarnation=INCARNATION, layout=layout.announce(change), operation=operation)
+
+    assert decode_record(encode_record(record)) == record
 
 
 def test_equal_records_are_equal_bytes() -> None:

@@ -377,7 +377,7 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: parse_override({"zzzzzz": 1}),
-        "invalid-argument | autoScalePolicy: there is no policy field 'zzzzzz' (fields: enabled, mode, maxSegments, minSegments, maxDagDepth, maxNewSegmentsPerEvaluation, splitCooldownSeconds, mergeCooldownSeconds, mergeWindowSeconds, rebucketCooldownSeconds, rebucketDownWindowSeconds, splitMsgRateInThreshold, splitBytesRateInThreshold, splitMsgRateOutThreshold, splitBytesRateOutThreshold, mergeMsgRateInThreshold, mergeBytesRateInThreshold, mergeMsgRateOutThreshold, mergeBytesRateOutThreshold, splitVsRebucketMinMsgRateInThreshold, entryBucketBudget, entryBucketMaxPerSegment)",
+        "invalid-argument | autoScalePolicy: there is no policy field 'zzzzzz' (fields: enabled, mode, maxSegments, minSegments, maxDagDepth, dagDepthWindowSeconds, maxNewSegmentsPerEvaluation, splitCooldownSeconds, mergeCooldownSeconds, mergeWindowSeconds, rebucketCooldownSeconds, rebucketDownWindowSeconds, splitMsgRateInThreshold, splitBytesRateInThreshold, splitMsgRateOutThreshold, splitBytesRateOutThreshold, mergeMsgRateInThreshold, mergeBytesRateInThreshold, mergeMsgRateOutThreshold, mergeBytesRateOutThreshold, splitVsRebucketMinMsgRateInThreshold, entryBucketBudget, entryBucketMaxPerSegment)",
     ),
     (
         lambda: parse_override({"enabled": "yes"}),
@@ -424,7 +424,9 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
         "invalid-argument | a layout at epoch -1 holds the whole-ring LEGACY segments of a coming migration, and nothing else (restore the record from a backup or the journal)",
     ),
     (
-        lambda: SegmentLayout(1, 3, {**sealed().segments, 1: replace(sealed().segments[1], parent_ids=(0, 0))}).check(),
+        lambda: SegmentLayout(
+            1, 3, {**sealed().segments, 1: replace(sealed().segments[1], parent_runs=(0, 0))}
+        ).check(),
         "invalid-argument | a segment names a parent or a child twice (restore the record from a backup or the journal)",
     ),
     (
@@ -466,7 +468,7 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
         "invalid-argument | segment -1: segment_id -1 is not a long of 0 or more; merge_depth -1 is not a long of 0 or more",
     ),
     (
-        lambda: replace(sealed().segments[1], child_ids=(5,)),
+        lambda: replace(sealed().segments[1], child_runs=(5,)),
         "invalid-argument | segment 1: it is ACTIVE, and yet has children, a seal epoch or a seal time",
     ),
     (
@@ -498,8 +500,8 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
         "invalid-argument | segment 0: merge_depth -1 is not a long of 0 or more",
     ),
     (
-        lambda: plan_migration(TopicName.parse("x"), 400, bucket_budget=4, subscriptions=(), now_ms=1),
-        "cap-reached | persistent://public/default/x: the record of a migration of 400 partitions would be 1454181 bytes, above 1048576 (every child follows every partition; about 330 partitions fit)",
+        lambda: plan_migration(TopicName.parse("x"), 4_000, bucket_budget=4, subscriptions=(), now_ms=1),
+        "cap-reached | persistent://public/default/x: the record of a migration of 4000 partitions would be 1315235 bytes, above 1048576 (every partition becomes a segment; about 3,000 of them fit)",
     ),
     (
         lambda: precheck(record_exists=True, topic_exists=True, connections=(), force=False),

@@ -1,211 +1,192 @@
-"""One pytest session in which every mutant is tried in a child of its own.
+"""Pytest on mutants: on a copy of the tree, each in a process that is forked from one with the libraries imported."""
 
-A child is forked from the collected session, so it starts with everything imported and nothing run: caches are empty,
-and what one mutant breaks is gone with its child. What modules and tests compute while they are imported, though, the
-original has computed. A mutant to which code comes only then gets a Python of its own.
-"""
-
-import gc
+import json
+import os
+import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import chdir, closing
-from enum import StrEnum
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from compileall import compile_dir
+from contextlib import suppress
+from functools import cache, lru_cache
+from gc import get_objects
+from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
+from py_compile import PycInvalidationMode
+from typing import Final
 
 import pytest
+from coverage import Coverage, CoverageData
 from msgspec import Struct
-from mutmut.configuration import config
-from mutmut.mutation.trampoline import set_mutant_under_test
-from mutmut.utils.file_utils import setup_source_paths
 
-from tests.mutants.children import Work, run_all
-from tests.mutants.recording import RECORDED, Record, measure, measured_lines, read_record, recording, run_test
-from tests.mutants.workspace import PACKAGE, WORKSPACE, Mutant
+from tests.mutants.changes import Mutant
 
-SURVIVED, KILLED = 0, 1
-"""Exit statuses of a child; any other is a crash, and so as good as `KILLED`."""
+QUIET: Final = ("-xq", "--assert=plain", "--basetemp=tmp", "-pno:xdist", "-pno:cacheprovider")
+PATIENCE: Final = 4.0
+"""A test that takes so many times as long as without a mutant hangs."""
+FAR_SECONDS: Final = 1000.0
+"""Puts a test behind those of the module itself."""
+MEMORY_BYTES: Final = 4 << 30
+"""A mutant may build something endless; it should run out of memory before the machine does."""
 
-NOTHING, EVERYTHING_FAILS = "", "fail"
-"""What mutmut's switches do when they are not told the name of a mutant."""
-
-PATIENCE_SECONDS = 5.0
-PATIENCE_FACTOR = 3.0
-"""A test that takes this much longer than it took on the original, where it was slowed by recording, hangs."""
-
-QUIET = ("-qq", "-s", "--no-header", "--no-summary", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+_processes: Final = get_context("forkserver")
+_processes.set_forkserver_preload(
+    ["aiohttp", "etcd3.aio_client", "hypothesis.stateful", "pytest_asyncio.plugin", "trustme"]
+)
 
 
-class Verdict(StrEnum):
-    KILLED = "killed"
-    TIMEOUT = "timeout"
-    SURVIVED = "survived"
-    UNCOVERED = "uncovered"
-    """No test comes there, so none had to be run: a survivor too."""
+class Choice(Struct, frozen=True):
+    """A pytest plugin: the tests that have costs, and the cheapest first; None = all."""
+
+    costs: Mapping[str, float] | None = None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        costs = self.costs
+        if costs is not None:
+            items[:] = sorted((item for item in items if item.nodeid in costs), key=lambda item: costs[item.nodeid])
 
 
-class Outcome(Struct, frozen=True):
-    verdict: Verdict
-    seconds: float = 0.0
+class Recorder:
+    """A pytest plugin: where each test comes, and how long it takes."""
 
+    def pytest_collection(self) -> None:
+        self.coverage = Coverage("coverage", config_file=False, include=["scalable_topics/*"])
+        self.coverage.set_option("run:core", "ctrace")  # the one that knows contexts
+        self.coverage.start()
 
-class NotReady(Exception):
-    """The tests cannot tell a mutant from the original; the message says why."""
+    def pytest_collection_finish(self) -> None:
+        self.seconds: dict[str, float] = {}
+        found = (thing for thing in get_objects() if isinstance(thing, type(lru_cache(repr))))
+        self.caches = [thing for thing in found if thing.__module__.startswith("scalable_topics")]
 
-
-class Trials:
-    """The pytest plugin. `outcomes` grows while the session runs, and keeps what it has come to if that ends early.
-
-    `tell` is called with what is going on, and after every mutant with nothing new to say.
-    """
-
-    def __init__(
-        self, order: Sequence[Mutant], *, deadline: float, workers: int, tell: Callable[[str | None], None]
-    ) -> None:
-        self.order = order
-        self.deadline = deadline
-        self.workers = workers
-        self.tell = tell
-        self.records: dict[str, Record] = {}
-        self.importing = Record()
-        self.outcomes: dict[Mutant, Outcome] = {}
-        self._problems: list[str] = []
-
-    def run(self) -> pytest.ExitCode:
-        """Run the session in the workspace, on the workspace's own copy of package and tests."""
-        setup_source_paths()
-        _forget_modules("tests", PACKAGE)
-        set_mutant_under_test(NOTHING)
-        with chdir(WORKSPACE):
-            self._coverage = measure()
-            self._coverage.start()
-            status = pytest.main(_arguments(), plugins=[self])
-        if self._problems:
-            raise NotReady("\n".join(self._problems))
-        return pytest.ExitCode(status)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._problems.append(f"{report.nodeid} cannot be collected:\n{report.longreprtext}")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Takes the place of running every test once."""
-        self._coverage.stop()
-        self.importing.lines = measured_lines(self._coverage)
-        if self._problems:
-            return True
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        for thing in self.caches:
+            thing.cache_clear()  # where one test has come, the next comes too
+        self.coverage.switch_context(item.nodeid)
+        started = time.perf_counter()
         try:
-            _ensure_copy_is_imported()
-            gc.freeze()  # what is there by now stays shared with the children, as long as no collector touches it
-            self._record(session)
-            self._rehearse(session)
-            self._try(session)
-        except NotReady as problem:
-            self._problems.append(str(problem))
-        return True
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = time.perf_counter() - started
 
-    def _record(self, session: pytest.Session) -> None:
-        """Run each test on the original, in a child of its own: where does it come, if no other has filled a cache?"""
-        self.tell(f"recording where {len(session.items)} tests come")
-        folder = Path("records").absolute()
-        folder.mkdir()
-        jobs = ((item.nodeid, recording(item, folder / f"{n}.json")) for n, item in enumerate(session.items))
-        with closing(run_all(jobs, workers=self.workers)) as endings:
-            for ended in endings:
-                if ended.status != RECORDED:
-                    raise NotReady(f"{ended.subject} ended with status {ended.status} without any mutant")
-        for number, item in enumerate(session.items):
-            self.records[item.nodeid] = read_record(folder / f"{number}.json")
-        shutil.rmtree(folder)
-        if failures := [failure for record in self.records.values() for failure in record.failures]:
-            raise NotReady("\n".join(["the tests fail without any mutant:", *failures]))
+    def pytest_sessionfinish(self) -> None:
+        self.coverage.stop()
+        self.coverage.save()
+        Path("seconds").write_text(json.dumps(self.seconds))
 
-    def _rehearse(self, session: pytest.Session) -> None:
-        """The same ways as mutants go: the original must pass, and when every function raises something must fail."""
-        self.tell("rehearsing with the original, and with every function broken")
-        jobs = (
-            (SURVIVED, self._trial(session, NOTHING, self.records)),
-            (SURVIVED, self._trial_from_import(NOTHING)),
-            (KILLED, self._trial(session, EVERYTHING_FAILS, self.records)),
-            (KILLED, self._trial_from_import(EVERYTHING_FAILS)),
-        )
-        with closing(run_all(jobs, workers=self.workers)) as endings:
-            for ended in endings:
-                if ended.status != ended.subject:
-                    raise NotReady(f"a rehearsal ended with status {ended.status} instead of {ended.subject}")
 
-    def _try(self, session: pytest.Session) -> None:
-        self.tell(f"trying {len(self.order)} mutants")
-        verdicts = {SURVIVED: Verdict.SURVIVED, -signal.SIGALRM: Verdict.TIMEOUT}
-        with closing(run_all(self._mutant_jobs(session), workers=self.workers)) as endings:
-            for ended in endings:
-                verdict = verdicts.get(ended.status, Verdict.KILLED)
-                self._conclude(ended.subject, Outcome(verdict, round(ended.seconds, 3)))
+class Trial(Struct, frozen=True):
+    mutant: Mutant
+    arguments: Sequence[str]
+    plugin: object = Choice()
+    seconds: float = 600.0
+    """What takes longer hangs."""
+    seconds_per_test: float = 20.0
 
-    def _mutant_jobs(self, session: pytest.Session) -> Iterator[tuple[Mutant, Work]]:
-        for mutant in self.order:
-            if time.monotonic() > self.deadline:
+
+class Survey:
+    """Where the tests come in a tree without mutants, and so which of them may notice one."""
+
+    def __init__(self, root: Path, tests: Sequence[str]) -> None:
+        self._root = root
+        run_original(root, tests, Recorder())
+        self._seconds: dict[str, float] = json.loads((root / "seconds").read_text())
+        self._coverage = CoverageData(str(root / "coverage"))
+        self._coverage.read()
+
+    def trial(self, mutant: Mutant) -> Trial | None:
+        """None = no test comes there, so none can notice."""
+        contexts = self._contexts(mutant.file)
+        tests = {test for line in mutant.lines for test in contexts.get(line, ())}
+        costs = {test: self._seconds[test] for test in tests if test}
+        if tests == {""}:  # only while it is imported: it may matter anywhere, but first of all near by
+            near = {test for tests in contexts.values() for test in tests}
+            costs = {test: seconds + FAR_SECONDS * (test not in near) for test, seconds in self._seconds.items()}
+        if not costs:
+            return None
+        files = sorted({test.partition("::")[0] for test in costs})
+        seconds = [self._seconds[test] for test in costs]
+        return Trial(mutant, files, Choice(costs), 30 + PATIENCE * sum(seconds), 5 + PATIENCE * max(seconds))
+
+    @cache  # noqa: B019 - there is one survey
+    def _contexts(self, file: str) -> dict[int, list[str]]:
+        return self._coverage.contexts_by_lineno(str(self._root / file))
+
+
+class Running:
+    """A trial that is on its way in one copy of the tree."""
+
+    def __init__(self, trial: Trial, root: Path) -> None:
+        self.trial, self.root = trial, root
+        self._file = root / trial.mutant.file
+        self._file.write_text(trial.mutant.mutated, encoding="utf-8")
+        arguments = [*QUIET, f"--timeout={trial.seconds_per_test}", *trial.arguments]
+        self.process = _processes.Process(target=_run_pytest, args=(root, arguments, trial.plugin))
+        self.process.start()
+        self._deadline = time.monotonic() + trial.seconds
+
+    @property
+    def is_over(self) -> bool:
+        return not self.process.is_alive() or time.monotonic() > self._deadline
+
+    def end(self) -> int:
+        """Pytest's exit status; negative = a signal."""
+        if self.process.is_alive() and self.process.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        self._file.write_text(self.trial.mutant.original, encoding="utf-8")
+        return self.process.exitcode or 0
+
+
+def run_all(trials: Iterator[Trial], roots: Sequence[Path]) -> Iterator[tuple[Trial, int]]:
+    """As many at once as there are copies of the tree."""
+    free, running = [*roots], list[Running]()
+    try:
+        while True:
+            while free and (trial := next(trials, None)) is not None:
+                running.append(Running(trial, free.pop()))
+            if not running:
                 return
-            if tests := {test for test, record in self.records.items() if record.comes_to(mutant)}:
-                yield mutant, self._trial(session, mutant.name, tests)
-            elif self.importing.comes_to(mutant):
-                yield mutant, self._trial_from_import(mutant.name)
-            else:
-                self._conclude(mutant, Outcome(Verdict.UNCOVERED))
-
-    def _conclude(self, mutant: Mutant, outcome: Outcome) -> None:
-        self.outcomes[mutant] = outcome
-        self.tell(None)
-
-    def _trial(self, session: pytest.Session, name: str, tests: Collection[str]) -> Work:
-        """The work of a child: run the tests, the shortest first, until one fails."""
-
-        def trial() -> int:
-            set_mutant_under_test(name)
-            items = [item for item in session.items if item.nodeid in tests]
-            items.sort(key=lambda item: self.records[item.nodeid].seconds)
-            for item, following in zip(items, [*items[1:], None], strict=True):
-                run_test(item, following, _patience(self.records[item.nodeid].seconds))
-                if session.testsfailed:
-                    return KILLED
-            return SURVIVED
-
-        return trial
-
-    def _trial_from_import(self, name: str) -> Work:
-        """The work of a child: let another Python import everything with the mutant, and run all tests."""
-
-        def trial() -> int:
-            set_mutant_under_test(name)
-            signal.setitimer(signal.ITIMER_REAL, _patience(sum(record.seconds for record in self.records.values())))
-            run = subprocess.run([sys.executable, "-m", "pytest", "-x", *_arguments()], check=False)
-            return KILLED if run.returncode else SURVIVED
-
-        return trial
+            wait([one.process.sentinel for one in running], timeout=1)
+            for one in [one for one in running if one.is_over]:
+                running.remove(one)
+                free.append(one.root)
+                yield one.trial, one.end()
+    finally:
+        for one in running:
+            one.end()
 
 
-def _arguments() -> list[str]:
-    return ["--rootdir=.", *QUIET, *config().pytest_add_cli_args, *config().pytest_add_cli_args_test_selection]
+def run_original(root: Path, tests: Sequence[str], plugin: object = Choice()) -> None:
+    """What fails without any mutant tells nothing about mutants."""
+    for _, status in run_all(iter([Trial(Mutant("nothing", "", ""), tests, plugin)]), [root]):
+        if status:
+            raise SystemExit(f"the tests fail without any mutant:\n{(root / 'output').read_text()}")
 
 
-def _patience(seconds: float) -> float:
-    return PATIENCE_SECONDS + PATIENCE_FACTOR * seconds
+def copy_tree(source: Path, root: Path) -> Path:
+    for name in ("scalable_topics", "tests"):
+        shutil.copytree(source / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(source / "pyproject.toml", root)
+    # A mutant may be as long and as old as the original: what is compiled must go by the contents of the source.
+    compile_dir(root / "scalable_topics", quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+    return root
 
 
-def _forget_modules(*packages: str) -> None:
-    """We came from the original tests; the session must not take them for its own."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-        del sys.modules[name]
-
-
-def _ensure_copy_is_imported() -> None:
-    """Not the editable install, which is on the path too."""
-    here = Path.cwd().resolve()
-    for name, module in list(sys.modules.items()):
-        origin = getattr(module, "__file__", None)
-        if name.partition(".")[0] in ("tests", PACKAGE) and origin and not Path(origin).resolve().is_relative_to(here):
-            raise NotReady(f"{name} comes from outside the copy: {origin}")
+def _run_pytest(root: Path, arguments: list[str], plugin: object) -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    output = os.open(root / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.chdir(root)
+    os.environ["HYPOTHESIS_PROFILE"] = "mutants"
+    sys.path.insert(0, str(root))  # also before an editable install
+    for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        del sys.modules[name]  # they are those of the tree we came from
+    os._exit(pytest.main(arguments, plugins=[plugin]))

@@ -122,13 +122,19 @@ def may_merge(
             return False
         if any(rate >= limit for rate, limit in zip(load.rates, policy.merge_thresholds, strict=True)):
             return False
-        if segment.merge_depth >= policy.max_dag_depth:
+        stood = view.standing_ms.get(segment.segment_id)
+        depth = segment.merge_depth
+        if policy.dag_depth_window_seconds > 0:
+            if stood is not None and stood >= policy.dag_depth_window_seconds * 1000:
+                depth = 0
+        if depth >= policy.max_dag_depth:
             return False
     left, right = (view.load[segment.segment_id].rates for segment in pair)
     if any(x + y > limit for x, y, limit in zip(left, right, policy.split_thresholds, strict=True)):
         return False
     together = sum(segment.bucket_count for segment in pair)
-    after = buckets - together + min(together, policy.entry_bucket_max_per_segment)
+    share = max(1, policy.entry_bucket_budget // (len(view.layout.active) - 1))
+    after = buckets - together + min(together, share, policy.entry_bucket_max_per_segment)
     return after >= min(cs, buckets)
 
 

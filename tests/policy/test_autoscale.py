@@ -36,6 +36,7 @@ from scalable_topics.policy.autoscale import (
     describe,
     explain,
     replacements_of,
+    standing_times,
 )
 from scalable_topics.policy.autoscale.rules import RULES, Evaluation
 from tests.policy import reference
@@ -81,15 +82,16 @@ def test_the_order_of_dictionaries_does_not_matter(
 
 
 @settings(max_examples=150)
-@given(views(), policies())
-def test_no_decision_breaks_a_cap_or_a_cool_down(view: TopicView, policy: AutoScalePolicy) -> None:
+@given(views(), policies(), st.sampled_from([99, 505, 3_600_010]))
+def test_no_decision_breaks_a_cap_or_a_cool_down(view: TopicView, policy: AutoScalePolicy, now_ms: int) -> None:
     """Caps and cool-downs are checked on what the decision does, not on how it was reached."""
+    view = replace(view, standing_ms=standing_times(view.layout, now_ms=now_ms))
     decision = decide(view, policy)
-    change = replacements_of(decision, view.layout, policy, at_ms=99)
+    change = replacements_of(decision, view.layout, policy, at_ms=now_ms)
     before = len(view.layout.active)
     if change is None:
         return
-    after = view.layout.apply(change, at_ms=99)
+    after = view.layout.apply(change, at_ms=now_ms)
     after.check()
 
     def over(since_ms: float | None, cooldown_seconds: float) -> bool:
@@ -208,6 +210,9 @@ def applied(
         Bound.BELOW: (change.to - step, change.to + step * (1 - exact)),
     }[change.bound]
     value = across[1] if short_of_it else across[0]
+    if change.input == "standingMs":
+        assert change.segment_id is not None
+        return replace(view, standing_ms={**view.standing_ms, change.segment_id: value}), policy
     if change.segment_id is not None:
         load = view.load[change.segment_id]
         if change.input == "coldMs":
@@ -282,6 +287,76 @@ def flipped(view: TopicView, policy: AutoScalePolicy, finding: Finding) -> bool:
         left, right = (view.layout.segments[segment_id] for segment_id in finding.subject)
         return not any((*evaluation.merge_guards(), *evaluation.pair_guards(left, right)))
     return rule_fires(view, policy, finding.rule)
+
+
+DEEP = TopicView(
+    layout=SegmentLayout(
+        3,
+        3,
+        {
+            key: replace(segment, created_by=CreatedBy.SPLIT, merge_depth=10)
+            for key, segment in initial_layout(2).segments.items()
+        },
+    ),
+    load={0: COLD, 1: COLD},
+)
+
+
+@pytest.mark.parametrize(
+    ("standing_ms", "window_seconds", "limit", "merges"),
+    [
+        ({0: 3_600_000, 1: 3_600_000}, 3_600, 10, True),
+        ({0: 3_600_000, 1: 3_599_999}, 3_600, 10, False),
+        ({0: 3_600_000}, 3_600, 10, False),
+        ({}, 3_600, 10, False),
+        ({}, 3_600, 11, True),
+        ({0: 10**15, 1: 10**15}, 0, 10, False),
+        ({0: 10**15, 1: 10**15}, 0, 11, True),
+        ({0: 10**15, 1: 10**15}, 3_600, 0, False),
+        ({0: 500, 1: 500}, 0.5, 1, True),
+    ],
+)
+def test_depth_is_forgiven_by_calm(
+    standing_ms: dict[int, float], window_seconds: float, limit: int, merges: bool
+) -> None:
+    """A segment that has stood for the window counts as depth 0; a window of 0 is PIP-483's letter."""
+    policy = AutoScalePolicy(dag_depth_window_seconds=window_seconds, max_dag_depth=limit)
+
+    decision = decide(replace(DEEP, standing_ms=standing_ms), policy)
+
+    assert isinstance(decision, Merge) is merges
+
+
+def test_standing_times_are_those_of_active_segments_and_never_negative() -> None:
+    layout = initial_layout(2, at_ms=100)
+    layout = layout.apply(split(layout, {0: 2}, at_ms=500), at_ms=500)
+
+    assert standing_times(layout, now_ms=400) == {2: 0, 3: 0, 1: 300}
+
+
+@settings(max_examples=150)
+@given(views(), policies(enabled=True), st.integers(0, 3))
+def test_a_merged_segment_has_no_bucket_to_lower(view: TopicView, policy: AutoScalePolicy, extra: int) -> None:
+    """What autoscaling merges it does not roll over half an hour later, and the consumers there are still fit."""
+    view = replace(view, demand_low_ms=None, consumers={})
+    policy = replace(policy, entry_bucket_budget=policy.entry_bucket_budget + extra)
+    evaluation = Evaluation(view, policy)
+    pair = evaluation.coldest_pair
+    if pair is None:
+        return
+    decision = Merge((pair[0].segment_id, pair[1].segment_id), Reason.COLD)
+
+    change = replacements_of(decision, view.layout, policy, at_ms=9)
+
+    assert change is not None
+    (merged,) = change[0].children
+    after = replace(view, layout=view.layout.apply(change, at_ms=9))
+    assert merged.bucket_count <= Evaluation(after, policy).idle_target
+    assert 1 <= merged.bucket_count <= policy.entry_bucket_max_per_segment
+    assert merged.bucket_count <= pair[0].bucket_count + pair[1].bucket_count
+    others = [segment.bucket_count for segment in view.layout.active if segment not in pair]
+    if max(others, default=0) <= evaluation.idle_target:
+        assert Guard.NOTHING_TO_LOWER in Evaluation(after, policy).rebucket_down_guards()
 
 
 def test_margins_are_in_units_of_the_threshold() -> None:

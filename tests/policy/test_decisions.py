@@ -12,14 +12,23 @@ from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.errors import CapReached, InvalidArgument, InvalidLayout, NotFound, Unsupported, WrongState
 from scalable_topics.model.hashing import raw_hash, segment_hash
 from scalable_topics.model.layout import SegmentLayout, initial_layout
-from scalable_topics.model.load import SegmentLoadStats
+from scalable_topics.model.load import SegmentLoadStats, SweepHeartbeat, decode_heartbeat, encode_heartbeat
 from scalable_topics.model.names import TopicName, outer_producer_name
-from scalable_topics.model.replacements import merge, rebucket, split
+from scalable_topics.model.record import RECORD_LIMIT_BYTES, TopicRecord, encode_record
+from scalable_topics.model.replacements import merge, migrate, rebucket, split
 from scalable_topics.model.subscription import SubscriptionType
 from scalable_topics.policy.auto_create import may_create_on_connect
 from scalable_topics.policy.cooldowns import LastOperations, last_operations
 from scalable_topics.policy.frame_order import AssignmentAge, LayoutAge, is_current
-from scalable_topics.policy.load_reports import Sample, cold_ms, continue_spell, is_known, is_material, report
+from scalable_topics.policy.load_reports import (
+    Sample,
+    cold_ms,
+    continue_spell,
+    is_clock_trusted,
+    is_known,
+    is_material,
+    report,
+)
 from scalable_topics.policy.migration import Connection, OldClients, plan_migration, precheck, synthetic_layout
 from scalable_topics.policy.property_index import topics_with
 from scalable_topics.policy.ranking import ranked
@@ -80,6 +89,14 @@ def test_only_drained_history_goes_oldest_first(
         after = layout.prune(swept.prune)
         after.check()
         assert after.epoch == layout.epoch + 1
+
+
+def test_nothing_is_pruned_on_the_word_of_a_broker_with_a_wrong_clock() -> None:
+    swept = sweep(chain(), now_ms=10**9, retention_minutes=0, drained={"s": {0, 1}}, distrusted={0})
+
+    assert swept.prune == ()
+    assert swept.kept == {0: "its owner's clock is not trusted", 1: "its ancestor 0 is kept"}
+    assert sweep(chain(), now_ms=10**9, retention_minutes=0, drained={"s": {0, 1}}, distrusted={2}).prune == (0, 1)
 
 
 def test_pitfall_13_one_epoch_step_however_many_are_pruned() -> None:
@@ -186,6 +203,32 @@ def test_pitfall_55_cold_time_needs_both_clocks() -> None:
     assert cold_ms(now_ms=10_000, changed_at_ms=4_000, seen_for_ms=9_000) == 6_000
     assert cold_ms(now_ms=10_000, changed_at_ms=4_000, seen_for_ms=5_000) == 5_000
     assert cold_ms(now_ms=10_000, changed_at_ms=99_000, seen_for_ms=5_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("swept_at_ms", "trusted"), [(95_000, True), (94_999, False), (105_000, True), (105_001, False), (0, False)]
+)
+def test_a_broker_whose_clock_is_off_by_more_than_five_seconds_proves_no_coldness(
+    swept_at_ms: int, trusted: bool
+) -> None:
+    """PROTOCOL 8: skewed by more than 5 s is not merged on; its rates are still rates."""
+    heartbeat = SweepHeartbeat(swept_at_ms=swept_at_ms, interval_ms=60_000)
+    spell = continue_spell(None, stats(10, 1), seen_at_ms=5, merge_thresholds=LINES.merge)
+
+    clock_trusted = is_clock_trusted(heartbeat, arrived_at_ms=100_000)
+
+    assert clock_trusted is trusted
+    assert spell.cold_ms(now_ms=400_000, monotonic_ms=400_000, clock_trusted=clock_trusted) == (
+        399_995 if trusted else 0
+    )
+    assert not is_clock_trusted(None, arrived_at_ms=100_000)
+    assert decode_heartbeat(encode_heartbeat(heartbeat)) == heartbeat
+
+
+@pytest.mark.parametrize(("swept_at_ms", "interval_ms"), [(-1, 1), (1, 0), (1, -5), (2**63, 1)])
+def test_a_heartbeat_is_a_time_and_an_interval(swept_at_ms: int, interval_ms: int) -> None:
+    with pytest.raises(InvalidArgument, match="a sweep at"):
+        SweepHeartbeat(swept_at_ms=swept_at_ms, interval_ms=interval_ms)
 
 
 def test_a_cold_spell_goes_on_over_cold_reports_only() -> None:
@@ -349,9 +392,21 @@ def test_pitfall_79_each_connection_is_looked_at() -> None:
 def test_a_migration_whose_record_could_never_be_written_is_refused() -> None:
     topic = TopicName.parse("x")
 
-    plan_migration(topic, 300, bucket_budget=4, subscriptions=(), now_ms=1)
-    with pytest.raises(CapReached, match=r"400 partitions would be \d+ bytes, above 1048576"):
-        plan_migration(topic, 400, bucket_budget=4, subscriptions=(), now_ms=1)
+    plan = plan_migration(topic, 3_000, bucket_budget=4, subscriptions=(), now_ms=1_790_000_000_000)
+    with pytest.raises(CapReached, match=r"3100 partitions would be \d+ bytes, above 1048576"):
+        plan_migration(topic, 3_100, bucket_budget=4, subscriptions=(), now_ms=1_790_000_000_000)
+
+    ends = dict.fromkeys(plan.before.segments, (2**63 - 1, 2**63 - 1))
+    after = plan.before.apply(migrate(plan.before, at_ms=1_790_000_000_000), at_ms=1_790_000_000_000, terminated=ends)
+    assert len(encode_record(TopicRecord(incarnation="0" * 16, layout=after))) <= RECORD_LIMIT_BYTES
+
+
+def test_a_topic_of_1000_partitions_can_migrate() -> None:
+    plan = plan_migration(TopicName.parse("x"), 1_000, bucket_budget=4, subscriptions=(), now_ms=1)
+
+    plan.after.check()
+    assert plan.after.segments[0].child_ids == tuple(range(1_000, 2_000))
+    assert plan.after.segments[1_999].parent_ids == tuple(range(1_000))
 
 
 def test_seeking_a_segment() -> None:

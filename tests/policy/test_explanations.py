@@ -479,7 +479,7 @@ EXPLANATIONS: dict[str, tuple[Callable[[], Explanation], list[str]]] = {
                 consumers=streams(1, 1),
                 since_last_merge_ms=7,
             ),
-            AutoScalePolicy(max_dag_depth=1, min_segments=2),
+            AutoScalePolicy(max_dag_depth=1, min_segments=2, dag_depth_window_seconds=0),
         ),
         [
             "SWITCH: enabled 1 against 1: open; flips with enabled below 1",
@@ -508,6 +508,42 @@ EXPLANATIONS: dict[str, tuple[Callable[[], Explanation], list[str]]] = {
                 "and sinceLastMergeMs at least 300000"
             ),
             ("REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, NOTHING_TO_LOWER"),
+            "decision: leave it as it is",
+        ],
+    ),
+    "too deep, until it has stood for the window": (
+        lambda: explain(
+            TopicView(
+                layout=deep(),
+                load={3: load(0, cold_ms=300_000), 4: load(0, cold_ms=300_000)},
+                standing_ms={3: 3_600_000, 4: 3_599_999},
+            ),
+            AutoScalePolicy(max_dag_depth=1),
+        ),
+        [
+            "SWITCH: enabled 1 against 1: open; flips with enabled below 1",
+            "SWITCH: recordBytes 0 against 524288: open; flips with recordBytes at least 524288",
+            (
+                "CONSUMER_SPLIT: consumers 0 against 2: held back by NO_SURPLUS, BELOW_SPLIT_RATE_FLOOR; "
+                "flips with consumers at least 3 and msgRateIn of segment 3 at least 1000"
+            ),
+            (
+                "REBUCKET_UP: streamConsumers 0 against 4: held back by ENOUGH_BUCKETS; flips with "
+                "streamConsumers at least 5"
+            ),
+            (
+                "LOAD_SPLIT [3]: msgRateIn 0 against 10000: held back by BELOW_THRESHOLD; flips with "
+                "msgRateIn of segment 3 above 10000"
+            ),
+            (
+                "LOAD_SPLIT [4]: msgRateIn 0 against 10000: held back by BELOW_THRESHOLD; flips with "
+                "msgRateIn of segment 4 above 10000"
+            ),
+            (
+                "MERGE [3, 4]: msgRateIn 0 against 1000: held back by MAX_DAG_DEPTH; flips with "
+                "standingMs of segment 4 at least 3600000"
+            ),
+            "REBUCKET_DOWN: demandLowMs unknown against 1800000: held back by DEMAND_WINDOW, NOTHING_TO_LOWER",
             "decision: leave it as it is",
         ],
     ),

@@ -2,6 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import pairwise
+from math import cos, pi
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -122,8 +125,10 @@ def test_buckets_are_not_lowered_below_what_was_asked_for_during_the_window() ->
     assert lowered == [(21, 4)]
 
 
-def run(rates_by_minute: list[float], policy: AutoScalePolicy, consumers: int = 0) -> tuple[list[Step], Rehearsal]:
-    topic = begin(segments=1, policy=policy, now_ms=1)
+def run(
+    rates_by_minute: list[float], policy: AutoScalePolicy, consumers: int = 0, segments: int = 1
+) -> tuple[list[Step], Rehearsal]:
+    topic = begin(segments=segments, policy=policy, now_ms=1)
     steps = []
     for minute, rate in enumerate(rates_by_minute):
         done = step(
@@ -160,6 +165,84 @@ def test_a_burst_in_between_starts_the_window_anew() -> None:
     steps, _ = run([35_000.0] * 10 + ([100.0] * 4 + [9_000.0]) * 12, AutoScalePolicy())
 
     assert not any(isinstance(done.decision, Merge) for done in steps)
+
+
+def day_and_night(days: int) -> Callable[[int], float]:
+    """Rates by minute: a tide from 300 at midnight to 36,000 at noon, noisy, and a crowd now and then."""
+    draw = Random(7)
+    noise = [draw.uniform(0.8, 1.2) for _ in range(days * 288)]
+    crowds = {draw.randrange(days * 288): draw.uniform(1, 2) for _ in range(days)}
+
+    def rate(minute: int) -> float:
+        row = minute // 5
+        tide = 18_000 * (1 - cos(2 * pi * minute / 1440))
+        return (300 + tide * crowds.get(row, 1)) * noise[row]
+
+    return rate
+
+
+def segments_by_day(days: int, policy: AutoScalePolicy) -> tuple[list[tuple[int, int]], list[int], Rehearsal]:
+    """Fewest and most active segments of each day, noon to noon; the minutes at which segments were merged."""
+    rate = day_and_night(days + 1)
+    topic = begin(segments=1, policy=policy, now_ms=1)
+    counts: list[list[int]] = [[] for _ in range(days)]
+    merges = []
+    for minute in range(720, 720 + days * 1440, 5):
+        done = step(
+            topic,
+            now_ms=minute * 60_000,
+            load_of=density_load(even, (rate(minute), 0.0, 0.0, 0.0)),
+            consumers={},
+            policy=policy,
+        )
+        topic = done.after
+        counts[(minute - 720) // 1440].append(len(topic.layout.active))
+        if isinstance(done.decision, Merge):
+            merges.append(minute)
+    return [(min(day), max(day)) for day in counts], merges, topic
+
+
+def test_a_topic_with_day_and_night_is_one_segment_every_night() -> None:
+    days, _, topic = segments_by_day(30, AutoScalePolicy())
+
+    assert [fewest for fewest, _ in days] == [1] * 30
+    assert all(most >= 4 for _, most in days)
+    topic.layout.check()
+
+
+def test_by_the_pips_letter_the_same_topic_stops_merging_for_good() -> None:
+    days, merges, _ = segments_by_day(30, AutoScalePolicy(dag_depth_window_seconds=0))
+
+    assert max(merges) < 14 * 1440
+    assert all(fewest > 1 for fewest, _ in days[14:])
+
+
+@pytest.mark.parametrize("max_depth", [3, 10])
+def test_a_topic_made_to_flap_is_stopped(max_depth: int) -> None:
+    """Hot for two minutes, then cold for just long enough to be merged: what the cap is there for."""
+    rates_by_minute = [15_000.0 if minute % 10 < 2 else 100.0 for minute in range(24 * 60)]
+
+    steps, _ = run(rates_by_minute, AutoScalePolicy(max_dag_depth=max_depth))
+    uncapped, _ = run(rates_by_minute, AutoScalePolicy(max_dag_depth=10**6))
+
+    merges = minutes_of(steps, Merge)
+    gaps = [later - earlier for earlier, later in pairwise(merges)]
+    assert all(gap < 60 for gap in gaps[: max_depth - 1])
+    assert gaps[max_depth - 1] >= 60, "after the last merge that the cap allows nothing moves for an hour"
+    for first, last in zip(merges, merges[max_depth:], strict=False):
+        assert last - first >= 60
+    assert len(minutes_of(uncapped, Merge)) == 24 * 6
+    assert len(merges) <= 24 * 60 // (60 + 10 * (max_depth - 1)) * max_depth + max_depth
+    stopped, _ = run(rates_by_minute, AutoScalePolicy(max_dag_depth=max_depth, dag_depth_window_seconds=0))
+    assert minutes_of(stopped, Merge) == merges[:max_depth]
+
+
+def test_a_merge_leaves_nothing_to_be_rolled_over() -> None:
+    steps, topic = run([100.0] * 120, AutoScalePolicy(min_segments=3), segments=4)
+
+    assert len(minutes_of(steps, Merge)) == 1
+    assert minutes_of(steps, Rebucket) == []
+    assert [segment.bucket_count for segment in topic.layout.active] == [1, 1, 1]
 
 
 def test_several_new_segments_at_once_are_faster() -> None:

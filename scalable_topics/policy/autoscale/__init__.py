@@ -20,6 +20,7 @@ from scalable_topics.policy.autoscale.view import (
     Rebucket,
     Split,
     TopicView,
+    standing_times,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "explain",
     "follow_demand",
     "replacements_of",
+    "standing_times",
 ]

@@ -28,8 +28,8 @@ class Change(Struct, frozen=True):
     """One input of the decision on the other side of a line.
 
     `input` is a policy field, a metric, or one of `recordBytes`, `consumers` (connected, of the largest ordered
-    subscription), `consumersWithRestored`, `streamConsumers`, `coldMs`, `sinceLastSplitMs`, `sinceLastMergeMs`,
-    `sinceLastRebucketMs`, `demandLowMs`.
+    subscription), `consumersWithRestored`, `streamConsumers`, `coldMs`, `standingMs`, `sinceLastSplitMs`,
+    `sinceLastMergeMs`, `sinceLastRebucketMs`, `demandLowMs`.
     """
 
     input: str
@@ -161,7 +161,7 @@ class Flips:
             case Guard.NOT_COLD:
                 return self._cold_enough(subject)
             case Guard.MAX_DAG_DEPTH:
-                return (Change("maxDagDepth", Bound.AT_LEAST, max(segment.merge_depth for segment in subject) + 1),)
+                return self._shallow_enough(subject)
             case Guard.WOULD_SPLIT_AGAIN:
                 return self._light_enough(*subject)
             case Guard.SWITCHED_OFF if view.demand_low_ms:
@@ -170,6 +170,18 @@ class Flips:
                 return (Change("demandLowMs", Bound.AT_LEAST, policy.rebucket_down_window_seconds * 1000),)
             case _:
                 return None
+
+    def _shallow_enough(self, subject: tuple[SegmentInfo, ...]) -> tuple[Change, ...]:
+        """Time forgives depth, where the policy lets it; else the cap has to rise. A cap of 0 is not about depth."""
+        counted, limit = self.evaluation.counted_depth, self.policy.max_dag_depth
+        window_ms = self.policy.dag_depth_window_seconds * 1000
+        if window_ms > 0 and limit > 0:
+            return tuple(
+                Change("standingMs", Bound.AT_LEAST, window_ms, segment.segment_id)
+                for segment in subject
+                if counted(segment) >= limit
+            )
+        return (Change("maxDagDepth", Bound.AT_LEAST, max(map(counted, subject)) + 1),)
 
     def _cold_enough(self, subject: tuple[SegmentInfo, ...]) -> tuple[Change, ...] | None:
         changes = []

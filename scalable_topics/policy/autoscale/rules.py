@@ -272,8 +272,16 @@ class Evaluation:
         in_msgs, in_bytes, out_msgs, out_bytes = self.policy.merge_thresholds
         if not (a < in_msgs and b < in_bytes and c < out_msgs and d < out_bytes):
             yield Guard.NOT_COLD
-        if segment.merge_depth >= self.policy.max_dag_depth:
+        limit = self.policy.max_dag_depth
+        if segment.merge_depth >= limit and self.counted_depth(segment) >= limit:
             yield Guard.MAX_DAG_DEPTH
+
+    def counted_depth(self, segment: SegmentInfo) -> int:
+        """The depth that the cap is held against: none of it once the segment is known to have stood for the window."""
+        window_ms = self.policy.dag_depth_window_seconds * 1000
+        standing_ms = self.view.standing_ms.get(segment.segment_id)
+        forgiven = window_ms > 0 and standing_ms is not None and standing_ms >= window_ms
+        return 0 if forgiven else segment.merge_depth
 
     def pair_guards(self, left: SegmentInfo, right: SegmentInfo) -> Iterator[Guard]:
         """What keeps two neighbours apart, whatever the other pairs do.

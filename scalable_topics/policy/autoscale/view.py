@@ -42,7 +42,8 @@ class TopicView(Struct, frozen=True, kw_only=True):
 
     A segment without an entry in `load` is *unknown*: not hot, not cold, not zero, never the busiest. Times since
     the last operation are None when there was none, and `demand_low_ms` (how long fewer buckets would have been
-    enough) when nobody knows.
+    enough) when nobody knows. `standing_ms` is how long a segment has been there (`standing_times`); one without an
+    entry is not known to have stood at all, and its depth is not forgiven.
     """
 
     layout: SegmentLayout
@@ -53,12 +54,18 @@ class TopicView(Struct, frozen=True, kw_only=True):
     since_last_merge_ms: float | None = None
     since_last_rebucket_ms: float | None = None
     demand_low_ms: float | None = None
+    standing_ms: Mapping[int, float] = {}
 
     def __post_init__(self) -> None:
         if not self.layout.active:
             raise InvalidArgument(
                 "a topic without active segments cannot be scaled", remedy="create or migrate it first"
             )
+
+
+def standing_times(layout: SegmentLayout, *, now_ms: int) -> dict[int, float]:
+    """How long each active segment has stood; one made in the future, by another clock, not at all."""
+    return {segment.segment_id: max(0, now_ms - segment.created_at_ms) for segment in layout.active}
 
 
 class Reason(StrEnum):

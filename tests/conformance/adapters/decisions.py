@@ -26,7 +26,7 @@ from tests.conformance.adapters.layouts import budget_of, build, layout_fields, 
 from tests.conformance.adapters.values import as_pair
 from tests.conformance.runner import Answer, Given, Keyed, runs
 
-CASES_DEFAULTS = {"rebucketDownWindowSeconds": 0}
+CASES_DEFAULTS = {"rebucketDownWindowSeconds": 0, "dagDepthWindowSeconds": 0}
 """Where the cases' default is not the product's."""
 
 
@@ -63,6 +63,7 @@ def _(given: Given) -> Answer:
         since_last_merge_ms=given.get("sinceLastMergeMs"),
         since_last_rebucket_ms=given.get("sinceLastRebucketMs"),
         demand_low_ms=given.get("demandLowMs"),
+        standing_ms={int(key): standing_ms for key, standing_ms in given.get("standingMs", {}).items()},
     )
     decision = decide(view, policy)
     if explain(view, policy).decision != decision:

@@ -43,15 +43,22 @@ def build(shorthand: Given) -> SegmentLayout:
 
 def _apply(layout: SegmentLayout, op: list[Any], at_ms: int, shorthand: Given) -> SegmentLayout:
     max_buckets = shorthand.get("entryBucketMaxPerSegment", DEFAULT_MAX_PER_SEGMENT)
+    window = shorthand.get("dagDepthWindowSeconds", 0)
     match op:
         case ["split", segment_id, *ways]:
             change = split(
-                layout, {segment_id: ways[0] if ways else 2}, at_ms=at_ms, max_segments=shorthand.get("maxSegments")
+                layout,
+                {segment_id: ways[0] if ways else 2},
+                at_ms=at_ms,
+                max_segments=shorthand.get("maxSegments"),
+                depth_window_seconds=window,
             )
         case ["merge", *segment_ids]:
-            change = merge(layout, segment_ids, at_ms=at_ms, max_buckets=max_buckets)
+            change = merge(layout, segment_ids, at_ms=at_ms, max_buckets=max_buckets, depth_window_seconds=window)
         case ["rebucket", segment_id, count]:
-            change = rebucket(layout, [segment_id], count, at_ms=at_ms, max_buckets=max_buckets)
+            change = rebucket(
+                layout, [segment_id], count, at_ms=at_ms, max_buckets=max_buckets, depth_window_seconds=window
+            )
         case ["prune", segment_ids]:
             return layout.prune(segment_ids)
         case _:
@@ -140,7 +147,16 @@ def _(given: Given) -> Answer:
 
 
 def _record_json(record: TopicRecord) -> Answer:
+    """As REST shows it: every segment by itself, ids as full lists."""
     document: dict[str, Any] = msgspec.json.decode(encode_record(record))
+    document["segments"] = {
+        str(key): {
+            **msgspec.to_builtins(segment),
+            "parentIds": segment.parent_ids,
+            "childIds": segment.child_ids,
+        }
+        for key, segment in record.layout.segments.items()
+    }
     for name in ("segments", "properties"):
         document[name] = Keyed(document[name])
     return document

@@ -1,0 +1,76 @@
+"""Who may write for a topic: leadership as a value that every write compares.
+
+Leadership is a key with a create revision, its *term*. Losing it needs no message: a transaction that compares the
+term simply does not happen any more.
+"""
+
+from msgspec import Struct
+
+from scalable_topics.metadata.session import BrokerInfo, Session
+from scalable_topics.metadata.store import Compare, CreateRevisionIs, Delete, KeyValue, LeaseIs, MetadataStore, Put
+from scalable_topics.model.codec import encode_json
+from scalable_topics.model.errors import InvalidArgument
+from scalable_topics.model.names import TopicName
+from scalable_topics.model.paths import StorePaths
+
+
+class LeaderInfo(Struct, frozen=True, rename="camel"):
+    """What an election key says to clients."""
+
+    broker_id: str
+    broker_url: str
+    web_url: str
+
+
+class Leadership(Struct, frozen=True):
+    """The right to write for one topic, captured by value: it cannot turn into somebody else's."""
+
+    topic: TopicName
+    key: str
+    term: int
+    lease: int
+
+    def __post_init__(self) -> None:
+        if self.term <= 0 or self.lease <= 0:
+            raise InvalidArgument(
+                f"term {self.term} of lease {self.lease} is no leadership",
+                subject=str(self.topic),
+                remedy="an absent key compares equal to 0",
+            )
+
+    def fence(self) -> tuple[Compare, ...]:
+        """PROTOCOL's E: holds exactly while this leadership does."""
+        return CreateRevisionIs(self.key, self.term), LeaseIs(self.key, self.lease)
+
+    def is_held_by(self, item: KeyValue | None) -> bool:
+        """The same question about an election key that was read."""
+        return item is not None and (item.create_revision, item.lease) == (self.term, self.lease)
+
+
+class ElectionKey(Struct, frozen=True):
+    """What the store said of an election key, and at which revision; None = it is absent."""
+
+    revision: int
+    leader: KeyValue | None
+
+
+async def campaign(
+    store: MetadataStore, paths: StorePaths, topic: TopicName, info: BrokerInfo, session: Session
+) -> ElectionKey:
+    """Try to become the leader, and answer who it is now; None = nobody, try again.
+
+    Raises what `commit` raises. After `UnknownOutcome` the key may be there, or come later: whoever sees it with the
+    lease of a living session of ours leads, however it came about.
+    """
+    key = paths.controller(topic)
+    value = encode_json(LeaderInfo(info.broker_id, info.broker_url, info.web_url))
+    compares = (CreateRevisionIs(key, 0), *session.fence(paths, info.broker_id))
+    answer = await store.commit([Put(key, value, session.lease)], compares=compares)
+    if answer.succeeded:
+        return ElectionKey(answer.revision, KeyValue(key, value, answer.revision, answer.revision, session.lease))
+    return ElectionKey(answer.revision, answer.found[0])
+
+
+async def resign(store: MetadataStore, leadership: Leadership) -> None:
+    """Give it back; what is no longer ours is left alone. Raises what `commit` raises."""
+    await store.commit([Delete(leadership.key)], compares=leadership.fence())
