@@ -51,7 +51,7 @@ conformance: setup ## run a cases file: make conformance CASES=path
 mutants: setup ## mutation testing of model/, policy/ and metadata/ (up to 45 minutes)
 	$(BIN)/python -m tests.mutants
 
-bench: setup ## measure the core; writes docs/benchmarks.md and docs/benchmarks.json
+bench: setup ## measure core, store, watch and whole daemons (some 5 minutes); writes docs/benchmarks.md and .json
 	$(BIN)/python -m tests.bench
 
 chaos: setup ## faults on real processes for half an hour: make chaos MINUTES=5
@@ -64,4 +64,4 @@ lock: ## resolve the newest allowed versions into locks/ (hashes, no index addre
 	@rm -rf $(VENV)-lock
 
 clean: ## remove what setup and the tools made
-	rm -rf $(VENV) $(VENV)-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -144,8 +144,8 @@ class Election:
         self._campaigning: dict[TopicName, int] = {}
         self._attempts = count(1)
         self._resigning: set[TopicName] = set()
-        self._guests: set[TopicName] = set()
-        """Topics that we lead and somebody else ranks first for."""
+        self._guests: dict[TopicName, None] = {}
+        """Topics that we lead and somebody else ranks first for, in an order that a run repeats."""
         self._timed: list[tuple[float, TopicName]] = []
         """A heap of when to campaign for what. Entries may be out of date, which is found out when they are due."""
         self._ready: list[tuple[bool, float, TopicName]] = []
@@ -246,18 +246,18 @@ class Election:
     def _gain(self, leadership: Leadership) -> None:
         self._led[leadership.topic] = leadership
         if self._rank(leadership.topic) != 0:
-            self._guests.add(leadership.topic)
+            self._guests[leadership.topic] = None
         self._todo.append(Gain(leadership))
 
     def _lose(self, leadership: Leadership) -> None:
         del self._led[leadership.topic]
-        self._guests.discard(leadership.topic)
+        self._guests.pop(leadership.topic, None)
         self._todo.append(Lose(leadership))
 
     def _rank_again(self, controllers: Mapping[str, int], now: float) -> None:
         self._controllers = dict(controllers)
         self._stable_since = now
-        self._guests = {topic for topic in self._led if self._rank(topic) != 0}
+        self._guests = {topic: None for topic in self._led if self._rank(topic) != 0}
         self._timed.clear()
         for topic, known in self._topics.items():
             if known.leaderless_since is not None:
@@ -307,10 +307,10 @@ class Election:
             return
         self._hand_back_at = now + 1.0
         leaving = 0
-        for topic in sorted(self._guests - self._resigning):
+        for topic in self._guests:
             if leaving == HAND_BACKS_PER_SECOND:
                 break
-            if self._is_idle(topic):
+            if topic not in self._resigning and self._is_idle(topic):
                 leaving += 1
                 self._resigning.add(topic)
                 self._todo.append(Resign(self._led[topic]))

@@ -40,11 +40,15 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipListener(Protocol):
-    """Must not wait. What it raises is logged, and nobody else notices."""
+    """Is told every gain and every loss once, in order; of two terms of one topic the old one is lost before the new
+    one is gained. Must not wait. What it raises is logged, and nobody else notices.
+    """
 
-    def gained(self, leadership: Leadership) -> None: ...
+    def gained(self, leadership: Leadership) -> None:
+        """From now on this daemon leads. Told before anything else is done for this leadership."""
 
-    def lost(self, leadership: Leadership) -> None: ...
+    def lost(self, leadership: Leadership) -> None:
+        """It does not any more. The store may have refused its writes for some time already."""
 
 
 class _OperationOnly(Struct):
@@ -80,6 +84,8 @@ class Elections:
         self._listeners: list[LeadershipListener] = []
         self._passed_over = PassedOver()
         self._election = self._new_election()
+        self._controllers: dict[str, int] = {}
+        """Followed key by key: looking for them among all keys of a large store takes long."""
         self._session: Session | None = None
         """The one that is served."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -88,7 +94,7 @@ class Elections:
 
     @property
     def led(self) -> Mapping[TopicName, Leadership]:
-        """What this daemon leads and may act for right now. Ask again after every await."""
+        """What this daemon leads and may act for right now; empty without a session. Ask again after every await."""
         alive = self._session is not None and self._session.alive
         return self._election.led if alive else MappingProxyType({})
 
@@ -99,6 +105,9 @@ class Elections:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Elections"]:
+        """In the background of a block, which begins at once, with or without a store. When the block ends, listeners
+        are told that everything is lost; the keys go with the session.
+        """
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(keep_running(self._run, name="elections"), name="elections")
             try:
@@ -152,14 +161,19 @@ class Elections:
         if change.after.generation != change.before.generation:
             self._take_all(change.after)
             return
-        keys = [key_change.key for key_change in change.changes]
-        if any(self._paths.broker_of(key) is not None for key in keys):
-            self._handle(self._controllers(change.after))
-        self._take_topics(keys, change.after)
+        before = dict(self._controllers)
+        for each in change.changes:
+            self._take_broker(each.key, each.after)
+        if self._controllers != before:
+            self._handle(ControllersSeen(dict(self._controllers)))
+        self._take_topics((each.key for each in change.changes), change.after)
 
     def _take_all(self, state: ViewState) -> None:
         self._handle(StoreRestarted())
-        self._handle(self._controllers(state))
+        self._controllers.clear()
+        for key, item in state.items.items():
+            self._take_broker(key, item)
+        self._handle(ControllersSeen(dict(self._controllers)))
         self._take_topics(state.items, state)
         self._handle(TimePassed())
 
@@ -181,18 +195,16 @@ class Elections:
                 TopicSeen(topic, record is not None, _has_operation(record), ElectionKey(state.revision, leader))
             )
 
-    def _controllers(self, state: ViewState) -> ControllersSeen:
-        found = {}
-        for key, item in state.items.items():
-            broker = self._paths.broker_of(key)
-            if broker is None:
-                continue
-            try:
-                if Role.CONTROLLER in decode_broker(item.value, subject=broker).roles:
-                    found[broker] = item.create_revision
-            except DecodeError as error:
-                self._passed_over.note(key, str(error))
-        return ControllersSeen(found)
+    def _take_broker(self, key: str, item: KeyValue | None) -> None:
+        broker = self._paths.broker_of(key)
+        if broker is None:
+            return
+        self._controllers.pop(broker, None)
+        try:
+            if item is not None and Role.CONTROLLER in decode_broker(item.value, subject=broker).roles:
+                self._controllers[broker] = item.create_revision
+        except DecodeError as error:
+            self._passed_over.note(key, str(error))
 
     def _handle(self, event: Event) -> None:
         if self._session is not None and not self._session.alive:

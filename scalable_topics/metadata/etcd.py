@@ -52,6 +52,8 @@ _LARGE_BODY: Final = 1 << 20
 _NEVER_COMPACTED_REVISIONS: Final = 100_000
 """A store with so many revisions that still has its first one forgets nothing by itself."""
 _GRANT: Final = "give a user that may read and write under our root"
+_REFUSED: Final = ("permission denied", "auth token", "user name is empty")
+"""Words with which etcd ends a watch that may not be. etcd 3.5.1 says the first, 3.6.12 the last."""
 _QUOTA: Final = re.compile(r"^etcd_server_quota_backend_bytes (\S+)$", re.MULTILINE)
 
 _Decoder = msgspec.json.Decoder
@@ -68,7 +70,7 @@ _nothing: Final = _Decoder(wire.Nothing, strict=False)
 
 
 class EtcdSettings(Struct, frozen=True, kw_only=True):
-    """How to reach an etcd."""
+    """How to reach an etcd. `InvalidArgument` for settings that cannot work."""
 
     endpoints: tuple[str, ...] = ("http://127.0.0.1:2379",)
     """Client URLs of members, tried in this order."""
@@ -121,12 +123,19 @@ class _Endpoint(AioClient):  # type: ignore[misc]  # etcd3-py has no types
 
 
 class EtcdStore:
-    """The port, on an etcd cluster. To be made inside a running event loop."""
+    """The port, on an etcd cluster. To be made inside a running event loop, and closed.
+
+    No call takes longer than `call_seconds`, waiting for a token included. Calls stay with one member until it fails
+    or is slow; every watch goes to the member after that of the last one.
+    """
 
     def __init__(self, settings: EtcdSettings) -> None:
         self.settings = settings
         self._endpoints = [_Endpoint(endpoint, settings) for endpoint in settings.endpoints]
         self._current = 0
+        """Whom calls ask."""
+        self._watched = 0
+        """Whom the next watch asks."""
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
         self._connect_timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.attempt_seconds)
@@ -198,12 +207,11 @@ class EtcdStore:
             "progress_notify": True,
         }
         body = msgspec.json.encode({"create_request": create})
-        endpoint = self._endpoints[self._current]
-        try:
-            response, lines, first = await self._open_watch(endpoint, body)
-        except Unavailable:
-            self._rotate(endpoint)
-            raise
+        endpoint = self._endpoints[self._watched]
+        # However this one ends, the next goes elsewhere: a reader that gives a silent stream up does not say why. Calls
+        # are left where they are, because they find out by themselves who answers them.
+        self._watched = (self._watched + 1) % len(self._endpoints)
+        response, lines, first = await self._open_watch(endpoint, body)
         async with response:
             yield WatchBatch(first.revision, (), first.cluster)
             try:
@@ -374,7 +382,8 @@ def refusal(status: int, data: bytes) -> ScalableTopicsError:
         error = _error.decode(data)
     except ValueError:
         return Unavailable(f"HTTP {status}: {data[:200].decode(errors='replace')}")
-    return _meaning(error.grpc_code or error.code, error.message)
+    inner = error.error if isinstance(error.error, wire.GatewayError) else error
+    return _meaning(inner.grpc_code or inner.code, inner.message)
 
 
 def _meaning(code: int, message: str) -> ScalableTopicsError:
@@ -408,7 +417,7 @@ def _batch(line: wire.WatchLine) -> WatchBatch:
     if result.compact_revision:
         raise Compacted("the watch starts in forgotten history", remedy=f"go on from {result.compact_revision}")
     if result.canceled:
-        if "permission denied" in result.cancel_reason or "auth token" in result.cancel_reason:
+        if any(words in result.cancel_reason for words in _REFUSED):
             raise Forbidden(f"etcd refused the watch: {result.cancel_reason}", remedy=_GRANT)
         raise Unavailable(f"etcd ended the watch: {result.cancel_reason}")
     return result.batch()

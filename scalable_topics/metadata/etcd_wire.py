@@ -83,7 +83,9 @@ class LeaseResponse(Struct, frozen=True):
 
 
 class KeepAliveResponse(Struct, frozen=True):
-    result: LeaseResponse = LeaseResponse()
+    """Without a result it tells nothing of the lease, and must not be read as its end."""
+
+    result: LeaseResponse
 
 
 class WatchEvent(Struct, frozen=True):
@@ -110,11 +112,12 @@ class WatchResult(Struct, frozen=True):
 
 
 class GatewayError(Struct, frozen=True):
-    """The gateway's words for a gRPC status."""
+    """The gateway's words for a gRPC status. Calls that are streams (watch, keep alive) wrap it once more."""
 
     message: str = ""
     code: int = 2
     grpc_code: int = 0
+    error: "GatewayError | str" = ""
 
 
 class WatchLine(Struct, frozen=True):

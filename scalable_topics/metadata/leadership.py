@@ -23,7 +23,9 @@ class LeaderInfo(Struct, frozen=True, rename="camel"):
 
 
 class Leadership(Struct, frozen=True):
-    """The right to write for one topic, captured by value: it cannot turn into somebody else's."""
+    """The right to write for one topic, captured by value: it cannot turn into somebody else's. `InvalidArgument` for
+    what a key that is absent would give.
+    """
 
     topic: TopicName
     key: str
@@ -57,7 +59,8 @@ class ElectionKey(Struct, frozen=True):
 async def campaign(
     store: MetadataStore, paths: StorePaths, topic: TopicName, info: BrokerInfo, session: Session
 ) -> ElectionKey:
-    """Try to become the leader, and answer who it is now; None = nobody, try again.
+    """Try to become the leader, and answer who it is now; None = nobody, try again. Nobody is also the answer when this
+    session's broker key is gone.
 
     Raises what `commit` raises. After `UnknownOutcome` the key may be there, or come later: whoever sees it with the
     lease of a living session of ours leads, however it came about.

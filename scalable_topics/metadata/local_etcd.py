@@ -127,6 +127,8 @@ class EtcdMember:
 
 
 class EtcdCluster:
+    """Its members, however many of them are up."""
+
     def __init__(self, members: Sequence[EtcdMember], *, tls: TlsFiles | None = None) -> None:
         self.members = tuple(members)
         self._tls = tls
@@ -136,7 +138,9 @@ class EtcdCluster:
         return tuple(member.client_url for member in self.members)
 
     async def ready(self) -> None:
-        """Until every member says that it is healthy, which it does only while there is a leader."""
+        """Until every member says that it is healthy, which it does only while there is a leader. `Unavailable`, with
+        the end of its log, when that takes too long.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_SECONDS
         connector = aiohttp.TCPConnector(ssl=self._tls.context() if self._tls else True)
@@ -197,6 +201,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def find_etcd() -> str:
+    """The path of the etcd to start. `NotFound` where there is none, or `ETCD_BINARY` names none."""
     chosen = os.environ.get("ETCD_BINARY")
     if chosen:
         if not os.access(chosen, os.X_OK):

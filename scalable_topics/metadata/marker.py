@@ -7,12 +7,14 @@ and clients order what they are told by (generation, revision).
 """
 
 import logging
+import secrets
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.store import CreateRevisionIs, KeyValue, MetadataStore, ModRevisionIs, Put
 from scalable_topics.model.codec import decode_json, encode_json
 from scalable_topics.model.errors import DecodeError, InvalidArgument, NotFound, UnknownOutcome, WrongState
@@ -25,9 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class StoreMarker(Struct, frozen=True, rename="camel", kw_only=True):
+    """What the marker key says. `InvalidArgument` for a version or a generation that cannot be."""
+
     format_version: int = FORMAT_VERSION
     cluster_name: str
     generation: int = 1
+    life: str = ""
+    """Random, of each generation: tells two apart that were given the same number, as after one backup was restored
+    twice.
+    """
 
     def __post_init__(self) -> None:
         if not (is_long(self.format_version) and is_long(self.generation) and self.generation):
@@ -63,7 +71,7 @@ async def ensure_marker(store: MetadataStore, paths: StorePaths, *, cluster_name
     that two clusters never share one root and an old daemon never misreads a newer one's keys; `DecodeError` for a
     marker that cannot be read; what the store raises.
     """
-    ours = StoreMarker(cluster_name=cluster_name)
+    ours = StoreMarker(cluster_name=cluster_name, life=_new_life())
     while True:
         items = (await store.get(paths.marker)).items
         if items:
@@ -72,6 +80,19 @@ async def ensure_marker(store: MetadataStore, paths: StorePaths, *, cluster_name
             await store.commit([Put(paths.marker, encode_json(ours))], compares=[CreateRevisionIs(paths.marker, 0)])
         except UnknownOutcome:
             continue  # the next read tells
+
+
+async def wait_for_marker(store: MetadataStore, paths: StorePaths, *, cluster_name: str) -> StoreMarker:
+    """`ensure_marker` for a daemon that starts: a store that is away or full is waited for as long as that takes, and
+    the reasons are logged. Raises what no waiting mends: `WrongState`, `DecodeError`.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            return await ensure_marker(store, paths, cluster_name=cluster_name)
+        except TRANSIENT as error:
+            log.warning("waiting for the store root=%s: %s", paths.root, in_words(error))
+        await backoff.wait()
 
 
 def _checked(found: StoreMarker, ours: StoreMarker, paths: StorePaths) -> StoreMarker:
@@ -95,7 +116,8 @@ async def bump_generation(store: MetadataStore, paths: StorePaths, *, known: Sto
 
     `known` is the marker as the caller last saw it: the new generation is later than that one too, a marker that is
     gone or damaged is put back, and where somebody was faster nothing is written. Without it (an operator's command) a
-    missing marker is `NotFound` and a damaged one `DecodeError`. An unknown outcome is looked up.
+    missing marker is `NotFound` and a damaged one `DecodeError`. An unknown outcome is looked up. Answers the marker
+    that now stands; raises what the store raises.
     """
     while True:
         items = (await store.get(paths.marker)).items
@@ -104,12 +126,16 @@ async def bump_generation(store: MetadataStore, paths: StorePaths, *, known: Sto
             known = found
         elif found.generation > known.generation:
             return found
-        bumped = replace(known, generation=known.generation + 1)
+        bumped = replace(known, generation=known.generation + 1, life=_new_life())
         compare = ModRevisionIs(paths.marker, items[0].mod_revision if items else 0)
         try:
             await store.commit([Put(paths.marker, encode_json(bumped))], compares=[compare])
         except UnknownOutcome:
             log.warning("looking up whether the generation was raised root=%s", paths.root)
+
+
+def _new_life() -> str:
+    return secrets.token_hex(8)
 
 
 def _readable(items: tuple[KeyValue, ...], known: StoreMarker | None, paths: StorePaths) -> StoreMarker:

@@ -151,7 +151,9 @@ class MemoryStore:
             lease.timer.cancel()
 
     def compact(self, revision: int) -> None:
-        """Forget everything before a revision, as an etcd with auto-compaction does by itself."""
+        """Forget everything before a revision, as an etcd with auto-compaction does by itself. `Compacted` for one that
+        is forgotten already or has not happened.
+        """
         if not self._compacted < revision <= self._revision:
             raise Compacted(f"cannot compact at {revision}: {self._compacted} to {self._revision} is there")
         self._compacted = revision
@@ -168,6 +170,7 @@ class MemoryStore:
         self._tell()
 
     def backup(self) -> Backup:
+        """The store as it is now; later writes leave it alone."""
         return Backup(
             self._cluster,
             self._revision,

@@ -32,6 +32,7 @@ class StoreMonitor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["StoreMonitor"]:
+        """In the background of a block. While the store does not answer, what it last said stands."""
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(keep_running(self._ask_for_ever, name="store monitor"), name="store monitor")
             try:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from scalable_topics.metadata.leadership import Leadership
+from scalable_topics.metadata.patience import PassedOver
 from scalable_topics.metadata.session import BrokerInfo, Session
 from scalable_topics.metadata.store import (
     CreateRevisionIs,
@@ -36,7 +37,7 @@ from scalable_topics.metadata.transactions import (
     written,
 )
 from scalable_topics.model.administration import NamespacePolicies, Permissions, TenantInfo
-from scalable_topics.model.errors import CapReached, WrongState
+from scalable_topics.model.errors import CapReached, DecodeError, WrongState
 from scalable_topics.model.journal import JournalRow, encode_row, rows_to_drop
 from scalable_topics.model.load import SegmentLoadStats, SweepHeartbeat
 from scalable_topics.model.names import TopicName
@@ -87,29 +88,45 @@ StoredRecord = Stored[TopicRecord]
 
 
 class Repository:
+    """Every method may raise `Unavailable` (nothing was changed), `NoSpace`, `Forbidden`; one that reads a fact,
+    `DecodeError` with its name, because a leader must not act on what it cannot read.
+
+    Every write raises `Deposed` or `Conflict` when it did not happen for that reason, `TooLarge` when it cannot,
+    `LeaseLost` when it was to carry the lease of a session that is over, and `UnknownOutcome` only when the store
+    stayed away for `RESOLVE_SECONDS` after an answer was lost. After `Conflict` and `UnknownOutcome` the caller reads
+    again; after `Deposed` and `LeaseLost` it stops, and compensates nothing.
+
+    `known` is always the fact as the caller last read it, and None if it was not there. What a write answers is what
+    the next one compares.
+    """
+
     def __init__(self, store: MetadataStore, paths: StorePaths) -> None:
         self._do = Transactions(store)
-        self._paths = paths
+        self.paths = paths
+        self._passed_over = PassedOver()
 
     async def topic(self, topic: TopicName) -> StoredRecord | None:
-        return await self._do.read(self._paths.record(topic), _RECORD, subject=str(topic))
+        """Its record; None = there is no such topic."""
+        return await self._do.read(self.paths.record(topic), _RECORD, subject=str(topic))
 
     async def topics(self, tenant: str, namespace: str) -> list[TopicName]:
         """By the index, so that listing reads no load and no record. Keys that are not ours are passed over."""
-        items = await self._do.scan(self._paths.index_of(tenant, namespace))
-        return [topic for item in items if (topic := self._paths.topic_of_index(item.key)) is not None]
+        items = await self._do.scan(self.paths.index_of(tenant, namespace))
+        return [topic for item in items if (topic := self.paths.topic_of_index(item.key)) is not None]
 
     async def create_topic(
         self, topic: TopicName, record: TopicRecord, *, companions: Sequence[Write] = ()
     ) -> StoredRecord:
-        """Anybody may; the first wins, and the others get `WrongState`."""
-        key = self._paths.record(topic)
+        """Anybody may, with the index entry in the same transaction; the first wins, and the others get `WrongState`.
+        `CapReached` for a record that is too large.
+        """
+        key = self.paths.record(topic)
         change = Change(
             subject=str(topic),
             key=key,
             value=_encoded(topic, record),
             expected=CreateRevisionIs(key, 0),
-            companions=(Put(self._paths.index(topic), b""), *companions),
+            companions=(Put(self.paths.index(topic), b""), *companions),
             happened=lambda found: found is not None and _record(topic, found).incarnation == record.incarnation,
         )
         try:
@@ -122,7 +139,9 @@ class Repository:
     async def update_topic(
         self, leadership: Leadership, known: StoredRecord, record: TopicRecord, *, companions: Sequence[Write] = ()
     ) -> StoredRecord:
-        """Any change of a record: operation phases, policy, properties, prune."""
+        """Any change of a record: operation phases, policy, properties, prune. Compares E and R. `CapReached` for a
+        record that is too large.
+        """
         change = self._record_change(leadership, known, record, companions)
         return written(record, known, await self._do.apply(change))
 
@@ -130,13 +149,13 @@ class Repository:
         self, leadership: Leadership, known: StoredRecord, *, companions: Sequence[Write] = ()
     ) -> None:
         """The last step of a deletion, at one revision: everything under the topic, its election key, its index entry
-        and its journal go; what may still exist of its segments is named in `/garbage/{incarnation}`.
+        and its journal go; what may still exist of its segments is named in `/garbage/{incarnation}`. Compares E and R.
         """
         topic = leadership.topic
-        key = self._paths.record(topic)
-        gone = (DeletePrefix(f"{key}/"), Delete(self._paths.index(topic)), DeletePrefix(self._paths.journal_of(topic)))
+        key = self.paths.record(topic)
+        gone = (DeletePrefix(f"{key}/"), Delete(self.paths.index(topic)), DeletePrefix(self.paths.journal_of(topic)))
         garbage = _leftovers(topic, known.value)
-        kept = (Put(self._paths.garbage(known.value.incarnation), _GARBAGE.encode(garbage)),) if garbage else ()
+        kept = (Put(self.paths.garbage(known.value.incarnation), _GARBAGE.encode(garbage)),) if garbage else ()
         await self._do.apply(
             Change(
                 subject=str(topic),
@@ -150,23 +169,30 @@ class Repository:
         )
 
     async def garbage(self) -> dict[str, Stored[tuple[str, ...]]]:
-        """Of topics that are gone, by incarnation."""
-        prefix = self._paths.garbage("")
-        items = await self._do.scan(prefix)
-        return {item.key.removeprefix(prefix): stored(item, _GARBAGE, subject=item.key) for item in items}
+        """Of topics that are gone, by incarnation. What cannot be read is passed over: nothing of it is deleted."""
+        prefix = self.paths.garbage("")
+        found = ((item.key.removeprefix(prefix), item) for item in await self._do.scan(prefix))
+        return {name: fact for name, item in found if (fact := self._readable(item, _GARBAGE)) is not None}
 
     async def set_garbage(self, incarnation: str, garbage: tuple[str, ...], *, known: Stored[tuple[str, ...]]) -> None:
         """What is left of a topic that is gone; nothing = the entry goes. Any daemon may."""
-        key = self._paths.garbage(incarnation)
+        key = self.paths.garbage(incarnation)
         value = _GARBAGE.encode(garbage) if garbage else None
         await self._do.apply(Change(subject=key, key=key, value=value, expected=unchanged(key, known)))
 
     async def subscriptions(self, topic: TopicName) -> dict[str, Stored[SubscriptionRecord]]:
+        """By name. One that cannot be read is a `DecodeError`, not passed over: whoever did not know of a subscription
+        would delete what it has not read yet.
+        """
         return {
             name: stored(item, _SUBSCRIPTION, subject=f"{name} of {topic}")
-            for item in await self._do.scan(self._paths.subscriptions(topic))
-            if (name := self._paths.subscription_of(topic, item.key)) is not None
+            for item in await self._do.scan(self.paths.subscriptions(topic))
+            if (name := self.paths.subscription_of(topic, item.key)) is not None
         }
+
+    async def subscription(self, topic: TopicName, name: str) -> Stored[SubscriptionRecord] | None:
+        key = self.paths.subscription(topic, name)
+        return await self._do.read(key, _SUBSCRIPTION, subject=f"{name} of {topic}")
 
     async def write_subscription(
         self,
@@ -181,7 +207,7 @@ class Repository:
         """Create, change or (None) delete one: everything under it goes. Raises the record's `subscriptionsRevision`
         in the same transaction, so that an operation that has not seen it cannot go on.
         """
-        key = self._paths.subscription(leadership.topic, name)
+        key = self.paths.subscription(leadership.topic, name)
         writes: tuple[Write, ...] = (Delete(key), DeletePrefix(f"{key}/"))
         if subscription is not None:
             writes = (Put(key, _SUBSCRIPTION.encode(subscription)),)
@@ -191,11 +217,12 @@ class Repository:
         return written(bumped, record, await self._do.apply(change))
 
     async def drained(self, topic: TopicName) -> dict[tuple[int, str], Stored[DrainedMarker]]:
-        """By segment and subscription."""
+        """By segment and subscription. One that cannot be read is no proof, and is passed over."""
         return {
-            place: stored(item, _DRAINED, subject=item.key)
-            for item in await self._do.scan(self._paths.segments(topic))
-            if (place := self._paths.drained_of(topic, item.key)) is not None
+            place: fact
+            for item in await self._do.scan(self.paths.segments(topic))
+            if (place := self.paths.drained_of(topic, item.key)) is not None
+            and (fact := self._readable(item, _DRAINED)) is not None
         }
 
     async def mark_drained(
@@ -207,25 +234,27 @@ class Repository:
         marker: DrainedMarker,
         *,
         known: Stored[SubscriptionRecord],
+        companions: Sequence[Write] = (),
     ) -> None:
         """`known` is the subscription: one that was sought or deleted meanwhile gets no marker."""
         topic = leadership.topic
         await self._do.apply(
             Change(
                 subject=f"segment {segment_id} of {topic} for {subscription}",
-                key=self._paths.drained(topic, segment_id, subscription),
+                key=self.paths.drained(topic, segment_id, subscription),
                 value=_DRAINED.encode(marker),
                 expected=None,
                 leadership=leadership,
                 compares=(
-                    same_life(self._paths.record(topic), record),
-                    unchanged(self._paths.subscription(topic, subscription), known),
+                    same_life(self.paths.record(topic), record),
+                    unchanged(self.paths.subscription(topic, subscription), known),
                 ),
+                companions=tuple(companions),
             )
         )
 
     async def assignment(self, topic: TopicName, subscription: str) -> Stored[AssignmentRecord] | None:
-        key = self._paths.assignment(topic, subscription)
+        key = self.paths.assignment(topic, subscription)
         return await self._do.read(key, _ASSIGNMENT, subject=f"assignment of {subscription} of {topic}")
 
     async def assign(
@@ -238,23 +267,25 @@ class Repository:
         known: Stored[AssignmentRecord] | None,
         companions: Sequence[Write] = (),
     ) -> Stored[AssignmentRecord]:
-        key = self._paths.assignment(leadership.topic, subscription)
+        """The whole assignment of a subscription, in its one key. Compares E, I and the assignment."""
+        key = self.paths.assignment(leadership.topic, subscription)
         change = Change(
             subject=f"assignment of {subscription} of {leadership.topic}",
             key=key,
             value=_ASSIGNMENT.encode(assignment),
             expected=unchanged(key, known),
             leadership=leadership,
-            compares=(same_life(self._paths.record(leadership.topic), record),),
+            compares=(same_life(self.paths.record(leadership.topic), record),),
             companions=tuple(companions),
         )
         return written(assignment, known, await self._do.apply(change))
 
     async def consumers(self, topic: TopicName, subscription: str) -> dict[str, Stored[ConsumerRegistration]]:
+        """By name."""
         return {
             name: stored(item, _CONSUMER, subject=f"consumer {name} of {subscription} of {topic}")
-            for item in await self._do.scan(self._paths.consumers(topic, subscription))
-            if (name := self._paths.consumer_of(topic, subscription, item.key)) is not None
+            for item in await self._do.scan(self.paths.consumers(topic, subscription))
+            if (name := self.paths.consumer_of(topic, subscription, item.key)) is not None
         }
 
     async def register_consumer(
@@ -265,9 +296,10 @@ class Repository:
         registration: ConsumerRegistration | None,
         *,
         known: Stored[ConsumerRegistration] | None,
+        companions: Sequence[Write] = (),
     ) -> int:
-        """None = it leaves. Answers the revision."""
-        key = self._paths.consumer(leadership.topic, subscription, name)
+        """None = it leaves. Compares E and the registration. Answers the revision."""
+        key = self.paths.consumer(leadership.topic, subscription, name)
         return await self._do.apply(
             Change(
                 subject=f"consumer {name} of {subscription} of {leadership.topic}",
@@ -275,11 +307,12 @@ class Repository:
                 value=_CONSUMER.encode(registration) if registration is not None else None,
                 expected=unchanged(key, known),
                 leadership=leadership,
+                companions=tuple(companions),
             )
         )
 
     async def load(self, topic: TopicName, segment_id: int) -> Stored[SegmentLoadStats] | None:
-        key = self._paths.load(topic, segment_id)
+        key = self.paths.load(topic, segment_id)
         return await self._do.read(key, _LOAD, subject=f"load of segment {segment_id} of {topic}")
 
     async def report_load(
@@ -292,9 +325,9 @@ class Repository:
         known: Stored[SegmentLoadStats] | None,
     ) -> Stored[SegmentLoadStats]:
         """By whoever owns the segment. The first report compares the whole record, so that a segment which has left is
-        not brought back.
+        not brought back: `Conflict` for one that is not listed.
         """
-        key, record_key = self._paths.load(topic, segment_id), self._paths.record(topic)
+        key, record_key = self.paths.load(topic, segment_id), self.paths.record(topic)
         subject = f"load of segment {segment_id} of {topic}"
         if known is None and segment_id not in record.value.layout.segments:
             raise Conflict("it is not in the topic's record", subject=subject)
@@ -305,7 +338,7 @@ class Repository:
         return written(load, known, await self._do.apply(change))
 
     async def owner(self, topic: TopicName, segment_id: int) -> Stored[SegmentOwner] | None:
-        key = self._paths.owner(topic, segment_id)
+        key = self.paths.owner(topic, segment_id)
         return await self._do.read(key, _OWNER, subject=f"owner of segment {segment_id} of {topic}")
 
     async def take_ownership(
@@ -318,8 +351,10 @@ class Repository:
         record: StoredRecord,
         known: Stored[SegmentOwner] | None,
     ) -> Stored[SegmentOwner]:
-        """By a living daemon, for itself. The key outlives its owner, so that `ownerTerm` never falls."""
-        key, subject = self._paths.owner(topic, segment_id), f"owner of segment {segment_id} of {topic}"
+        """By a living daemon, for itself; `WrongState` when its `ownerTerm` does not rise. The key outlives its owner,
+        so that `ownerTerm` never falls. `Conflict` also when the session is over.
+        """
+        key, subject = self.paths.owner(topic, segment_id), f"owner of segment {segment_id} of {topic}"
         if known is not None and owner.owner_term <= known.value.owner_term:
             raise WrongState(
                 f"owner term {owner.owner_term} does not rise", subject=subject, remedy="take the next one"
@@ -329,34 +364,38 @@ class Repository:
             key=key,
             value=_OWNER.encode(owner),
             expected=unchanged(key, known),
-            compares=(same_life(self._paths.record(topic), record), *session.fence(self._paths, owner.broker_id)),
+            compares=(same_life(self.paths.record(topic), record), *session.fence(self.paths, owner.broker_id)),
         )
         return written(owner, known, await self._do.apply(change))
 
     async def journal(self, topic: TopicName) -> tuple[KeyValue, ...]:
         """Its rows as they are kept, oldest first; `journal_rows` reads them, `journal_writes` wants them."""
-        return await self._do.scan(self._paths.journal_of(topic))
+        found = await self._do.scan(self.paths.journal_of(topic))
+        return tuple(item for item in found if self._sequence(topic, item) is not None)
 
     def journal_rows(self, items: Sequence[KeyValue]) -> list[JournalRow]:
-        return [_JOURNAL.decode(item.value, subject=item.key) for item in items]
+        """Those that can be read."""
+        return [fact.value for item in items if (fact := self._readable(item, _JOURNAL)) is not None]
 
     def journal_writes(self, topic: TopicName, row: JournalRow, *, known: Sequence[KeyValue]) -> tuple[Write, ...]:
-        """Companions that add a row and drop the oldest ones, so that a topic keeps at most 200 rows and 16 KiB."""
+        """Companions that add a row and drop the oldest ones, so that a topic keeps at most 200 rows and 16 KiB.
+        `known` is what `journal` answered.
+        """
         data = encode_row(row)
-        last = int(known[-1].key.rpartition("/")[2]) if known else 0
+        last = (self._sequence(topic, known[-1]) or 0) if known else 0
         dropped = known[: rows_to_drop([len(item.value) for item in known], len(data))]
-        return (Put(self._paths.journal(topic, last + 1), data), *(Delete(item.key) for item in dropped))
+        return (Put(self.paths.journal(topic, last + 1), data), *(Delete(item.key) for item in dropped))
 
     async def tenant(self, tenant: str) -> Stored[TenantInfo] | None:
-        return await self._do.read(self._paths.tenant(tenant), _TENANT, subject=f"tenant {tenant}")
+        return await self._do.read(self.paths.tenant(tenant), _TENANT, subject=f"tenant {tenant}")
 
     async def set_tenant(
         self, tenant: str, info: TenantInfo | None, *, known: Stored[TenantInfo] | None
     ) -> Stored[TenantInfo] | None:
-        return await self._set(self._paths.tenant(tenant), _TENANT, info, known, f"tenant {tenant}")
+        return await self._set(self.paths.tenant(tenant), _TENANT, info, known, f"tenant {tenant}")
 
     async def namespace_policies(self, tenant: str, namespace: str) -> Stored[NamespacePolicies] | None:
-        key, subject = self._paths.policies(tenant, namespace), f"policies of {tenant}/{namespace}"
+        key, subject = self.paths.policies(tenant, namespace), f"policies of {tenant}/{namespace}"
         return await self._do.read(key, _POLICIES, subject=subject)
 
     async def set_namespace_policies(
@@ -367,40 +406,45 @@ class Repository:
         *,
         known: Stored[NamespacePolicies] | None,
     ) -> Stored[NamespacePolicies] | None:
-        key, subject = self._paths.policies(tenant, namespace), f"policies of {tenant}/{namespace}"
+        key, subject = self.paths.policies(tenant, namespace), f"policies of {tenant}/{namespace}"
         return await self._set(key, _POLICIES, policies, known, subject)
 
     async def permissions(self, tenant: str, namespace: str) -> Stored[Permissions] | None:
-        key, subject = self._paths.namespace_permissions(tenant, namespace), f"permissions of {tenant}/{namespace}"
+        key, subject = self.paths.namespace_permissions(tenant, namespace), f"permissions of {tenant}/{namespace}"
         return await self._do.read(key, _PERMISSIONS, subject=subject)
 
     async def set_permissions(
         self, tenant: str, namespace: str, granted: Permissions | None, *, known: Stored[Permissions] | None
     ) -> Stored[Permissions] | None:
-        key, subject = self._paths.namespace_permissions(tenant, namespace), f"permissions of {tenant}/{namespace}"
+        key, subject = self.paths.namespace_permissions(tenant, namespace), f"permissions of {tenant}/{namespace}"
         return await self._set(key, _PERMISSIONS, granted, known, subject)
 
     async def topic_permissions(self, topic: TopicName) -> Stored[Permissions] | None:
-        key = self._paths.topic_permissions(topic)
+        key = self.paths.topic_permissions(topic)
         return await self._do.read(key, _PERMISSIONS, subject=f"permissions of {topic}")
 
     async def set_topic_permissions(
         self, topic: TopicName, granted: Permissions | None, *, known: Stored[Permissions] | None
     ) -> Stored[Permissions] | None:
-        key = self._paths.topic_permissions(topic)
+        key = self.paths.topic_permissions(topic)
         return await self._set(key, _PERMISSIONS, granted, known, f"permissions of {topic}")
 
     async def brokers(self) -> dict[str, Stored[BrokerInfo]]:
-        """Living daemons by name; the create revision is that of their session."""
+        """Living daemons by name; the create revision is that of their session. Keys that say nothing readable are
+        passed over.
+        """
         return {
-            name: stored(item, _BROKER, subject=f"broker {name}")
-            for item in await self._do.scan(self._paths.brokers)
-            if (name := self._paths.broker_of(item.key)) is not None
+            name: fact
+            for item in await self._do.scan(self.paths.brokers)
+            if (name := self.paths.broker_of(item.key)) is not None
+            and (fact := self._readable(item, _BROKER)) is not None
         }
 
     async def beat(self, session: Session, broker_id: str, heartbeat: SweepHeartbeat) -> int:
-        """This daemon's sweep heartbeat; goes with its session. Answers the revision that the watch will tell."""
-        key = self._paths.reporter(broker_id)
+        """This daemon's sweep heartbeat (`heartbeats` calls it); goes with its session. Answers the revision that the
+        watch will tell. `Conflict` when the session is over.
+        """
+        key = self.paths.reporter(broker_id)
         return await self._do.apply(
             Change(
                 subject=f"heartbeat of {broker_id}",
@@ -408,9 +452,25 @@ class Repository:
                 value=_HEARTBEAT.encode(heartbeat),
                 expected=None,
                 lease=session.lease,
-                compares=session.fence(self._paths, broker_id),
+                compares=session.fence(self.paths, broker_id),
             )
         )
+
+    def _readable(self, item: KeyValue, kind: Kind[T]) -> Stored[T] | None:
+        """None = it cannot be read, which is logged once."""
+        try:
+            return stored(item, kind, subject=item.key)
+        except DecodeError as error:
+            self._passed_over.note(item.key, str(error))
+            return None
+
+    def _sequence(self, topic: TopicName, item: KeyValue) -> int | None:
+        """The number of a journal row; None = it is no row of ours."""
+        number = item.key.removeprefix(self.paths.journal_of(topic))
+        if number.isascii() and number.isdecimal() and self.paths.journal(topic, int(number)) == item.key:
+            return int(number)
+        self._passed_over.note(item.key, "it is no journal row as we spell them")
+        return None
 
     async def _set(
         self, key: str, kind: Kind[T], value: T | None, known: Stored[T] | None, subject: str
@@ -424,7 +484,7 @@ class Repository:
         self, leadership: Leadership, known: StoredRecord, record: TopicRecord, companions: Sequence[Write]
     ) -> Change:
         topic = leadership.topic
-        key = self._paths.record(topic)
+        key = self.paths.record(topic)
         return Change(
             subject=str(topic),
             key=key,

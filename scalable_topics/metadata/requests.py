@@ -16,18 +16,21 @@ from scalable_topics.model.errors import InvalidArgument, TooLarge
 
 
 def check_scan(prefix: str, revision: int | None) -> None:
+    """`InvalidArgument` for an empty prefix and for a revision below 1."""
     _refuse_empty(prefix)
     if revision is not None and revision < 1:
         raise InvalidArgument(f"there is no revision {revision}", remedy="the first one is 1")
 
 
 def check_watch(prefix: str, after_revision: int) -> None:
+    """`InvalidArgument` for an empty prefix and for a revision below 0."""
     _refuse_empty(prefix)
     if after_revision < 0:
         raise InvalidArgument(f"there is no revision {after_revision}", remedy="0 = from the beginning")
 
 
 def check_ttl(ttl_seconds: int) -> None:
+    """`InvalidArgument` for less than a second."""
     if ttl_seconds < 1:
         raise InvalidArgument(f"a lease of {ttl_seconds} s is none", remedy="give 1 or more")
 
@@ -38,6 +41,9 @@ def _refuse_empty(prefix: str) -> None:
 
 
 def check_request(writes: Sequence[Write], compares: Sequence[Compare]) -> None:
+    """`TooLarge` for more writes, compares or bytes than an etcd takes; `InvalidArgument` for a key that is written
+    twice and for an empty one.
+    """
     for what, number in (("writes", len(writes)), ("compares", len(compares))):
         if number > MAX_WRITES:
             raise TooLarge(

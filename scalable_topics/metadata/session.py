@@ -73,7 +73,9 @@ def decode_broker(data: bytes, *, subject: str) -> BrokerInfo:
 
 
 class Session:
-    """One lease of one daemon, from its grant to its loss."""
+    """One lease of one daemon, from its grant to its loss. Whoever acts in its name asks `alive` after every await,
+    immediately before acting; what is written compares `fence` or a leadership of its lease all the same.
+    """
 
     def __init__(self, *, lease: int, ttl_seconds: float, granted_at: float) -> None:
         self.lease = lease
@@ -97,18 +99,24 @@ class Session:
     def seconds_left(self) -> float:
         return max(0.0, self._believed_until - asyncio.get_running_loop().time()) if self.alive else 0.0
 
+    def may_seal(self) -> bool:
+        """Is at least two thirds of the time left, so that what cannot be taken back can be finished (PROTOCOL 3)?"""
+        return self.seconds_left() >= (self.ttl_seconds - BELIEF_MARGIN_SECONDS) * 2 / 3
+
     def renewed(self, sent_at: float) -> None:
-        """The store has answered a renewal that was sent then."""
+        """The store has answered a renewal that was *sent* then. An older answer that comes late takes nothing back."""
         self._believed_until = max(self._believed_until, sent_at + self.ttl_seconds - BELIEF_MARGIN_SECONDS)
 
     def lose(self) -> None:
+        """It is over, for good."""
         self._lost.set()
 
     async def wait_lost(self) -> None:
+        """Until the keeper has given it up. It may have ended being `alive` a moment before."""
         await self._lost.wait()
 
     def fence(self, paths: StorePaths, broker_id: str) -> tuple[Compare, ...]:
-        """Holds only while this session's broker key stands."""
+        """Holds only while this session's broker key stands. `WrongState` before that key was written."""
         if self.broker_revision <= 0:
             raise WrongState("this session has no broker key", subject=broker_id)
         return (CreateRevisionIs(paths.broker(broker_id), self.broker_revision),)
@@ -116,12 +124,13 @@ class Session:
 
 class SessionKeeper:
     """Keeps this daemon in the store: opens a session, renews it at a third of its time, and opens another when it is
-    lost.
+    lost. To be kept `running`, after the marker was checked.
     """
 
     def __init__(
         self, store: MetadataStore, paths: StorePaths, info: BrokerInfo, *, ttl_seconds: int = DEFAULT_TTL_SECONDS
     ) -> None:
+        """`InvalidArgument` for a lease that leaves no time to act before belief in it ends."""
         if ttl_seconds <= BELIEF_MARGIN_SECONDS:
             raise InvalidArgument(f"a lease of {ttl_seconds} s leaves no time to act", remedy="give 2 s or more")
         self.info = info

@@ -129,7 +129,8 @@ class StoreHealth(Struct, frozen=True, kw_only=True):
 
 class MetadataStore(Protocol):
     """Reads are linearizable. Every call may raise `Unavailable`: the store did not answer within the call's deadline
-    and nothing was changed. A commit raises `UnknownOutcome` instead when it may have happened.
+    and nothing was changed. A commit raises `UnknownOutcome` instead when it may have happened. Where the store has
+    users, every call may raise `Forbidden`.
 
     Keys are text. A key that is not UTF-8 cannot be ours, and is passed over by reads and watches.
     """
@@ -164,9 +165,15 @@ class MetadataStore(Protocol):
         """Everything under a prefix that comes after a revision, once and in order, until it breaks.
 
         The first batch is a sign of life without events: the stream stands. It ends only by raising: `Unavailable`,
-        or `Compacted` when that part of the history is forgotten. A revision that has not happened yet is waited for.
+        `Forbidden`, or `Compacted` when that part of the history is forgotten. A revision that has not happened yet is
+        waited for.
+
+        It may fall silent without an error. How long is too long, the reader decides: it closes the stream and opens
+        another, which is served by another member where there are several.
         """
 
-    async def health(self) -> StoreHealth: ...
+    async def health(self) -> StoreHealth:
+        """What the store says of itself now."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Let go of connections and timers. Nothing may be called afterwards; leases end by themselves."""

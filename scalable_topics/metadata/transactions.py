@@ -98,15 +98,18 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Transactions:
+    """Reads and writes of facts, with what is raised when a write did not happen. `Repository` gives them types."""
+
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
 
     async def read(self, key: str, kind: Kind[T], *, subject: str) -> Stored[T] | None:
-        """`DecodeError` names the subject of what cannot be read."""
+        """None = it is not there. `DecodeError` names the subject of what cannot be read."""
         items = (await self.store.get(key)).items
         return stored(items[0], kind, subject=subject) if items else None
 
     async def scan(self, prefix: str) -> tuple[KeyValue, ...]:
+        """Everything under a prefix, at one revision, ascending."""
         return (await self.store.scan(prefix)).items
 
     async def apply(self, change: Change) -> int:

@@ -175,12 +175,16 @@ class StoreView:
                     first = await anext(stream)
 
     async def _is_another_life(self, first: WatchBatch) -> bool:
-        """Has the store gone back, or been replaced, since the last listing? By a linearizable read: a member that
+        """May the store have gone back, or been replaced, since the last listing? By a linearizable read: a member that
         serves a watch may merely lag.
         """
         now = await self._store.get(self._paths.marker)
-        known, found = self._state.generation, generation_of(now.items[0] if now.items else None)
-        return {now.cluster, first.cluster} != {self._cluster} or now.revision < self._state.revision or found != known
+        marker = now.items[0] if now.items else None
+        return (
+            {now.cluster, first.cluster} != {self._cluster}
+            or now.revision < self._state.revision
+            or marker != self._items.get(self._paths.marker)
+        )
 
     async def _list(self) -> None:
         """Read everything, and tell the difference as one change. A store that went back gets a new generation first,
@@ -211,12 +215,17 @@ class StoreView:
         await self._heard()
 
     def _went_back(self, snapshot: Snapshot) -> bool:
-        """And nobody has given it a new generation yet."""
+        """And nobody has given it a new generation yet. A marker is written only to raise its generation: the one we
+        knew, written anew, was raised from an older backup.
+        """
         marker = next((item for item in snapshot.items if item.key == self._paths.marker), None)
         if not self.ready or generation_of(marker) > self._state.generation:
             return False
-        went_back = snapshot.revision < self._state.revision or generation_of(marker) < self._state.generation
-        return went_back or snapshot.cluster != self._cluster
+        return (
+            snapshot.cluster != self._cluster
+            or snapshot.revision < self._state.revision
+            or marker != self._items.get(self._paths.marker)
+        )
 
     async def _apply(self, batch: WatchBatch) -> None:
         for revision, events in groupby(batch.events, key=lambda event: event.mod_revision):

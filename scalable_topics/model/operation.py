@@ -40,8 +40,11 @@ class Phase(StrEnum):
 
 
 class Outcome(StrEnum):
+    """ABORTED: no parent was terminated. SUPERSEDED: the topic was deleted meanwhile."""
+
     DONE = "DONE"
     ABORTED = "ABORTED"
+    SUPERSEDED = "SUPERSEDED"
 
 
 class Operation(Struct, frozen=True, rename="camel", kw_only=True):

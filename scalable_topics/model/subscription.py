@@ -1,11 +1,24 @@
 """Subscriptions: what kind they are, and what the store keeps of them."""
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
 from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.model.limits import is_long
+
+
+MAX_NAME_LENGTH: Final = 255
+
+
+def validate_name(name: str) -> None:
+    """Of a subscription or a consumer. Any text but with spaces around it, which nobody could ask for again."""
+    if not name or name != name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise InvalidArgument(
+            f"{name[:64]!r} is not a name of a subscription",
+            remedy=f"give 1 to {MAX_NAME_LENGTH} printable characters without spaces around them",
+        )
 
 
 class SubscriptionType(StrEnum):

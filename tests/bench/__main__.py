@@ -22,7 +22,9 @@ def main() -> int:
     results = []
     for group in chosen:
         print(f"measuring {group.name} ...", file=sys.stderr)
-        results.append(report.Result(group, tuple(group.rows(arguments.seconds))))
+        rows = () if group.rows is None else tuple(group.rows(arguments.seconds))
+        readings = () if group.readings is None else tuple(group.readings())
+        results.append(report.Result(group, rows, readings))
     print(report.terminal(machine, results))
     if not arguments.group:
         report.write(machine, results)

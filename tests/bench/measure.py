@@ -40,7 +40,7 @@ class Timing(Struct, frozen=True):
 def measure(rows: Sequence[Sequence[Work]], *, seconds: float) -> list[list[Timing]]:
     """Time rows of work for `seconds` each. The works of a row take turns: a slow moment is one for all of them."""
     watched = [[_Watched(work) for work in row] for row in rows]
-    with _without_gc():
+    with without_gc():
         for _ in range(LAPS):
             gc.collect()
             for row in watched:
@@ -73,7 +73,12 @@ class _Watched:
 
     def timing(self) -> Timing:
         units = self.runs * self.work.units
-        return Timing(min(self.taken) / units, median(self.taken) / units, len(self.taken), self.runs)
+        return timing_of([taken / units for taken in self.taken], runs_per_batch=self.runs)
+
+
+def timing_of(samples_ns: Sequence[float], *, runs_per_batch: int = 1) -> Timing:
+    """Of samples that were taken in turns elsewhere."""
+    return Timing(min(samples_ns), median(samples_ns), len(samples_ns), runs_per_batch)
 
 
 def _rounds(seconds: float) -> Iterator[int]:
@@ -85,7 +90,7 @@ def _rounds(seconds: float) -> Iterator[int]:
 
 
 @contextmanager
-def _without_gc() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """A collection costs what the whole process holds, not what the work at hand made."""
     gc.disable()
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import log
+from statistics import median
 
 from msgspec import Struct
 
@@ -18,7 +19,9 @@ class Case(Struct, frozen=True, kw_only=True):
     series: str | None = None
     """Cases of one series differ only in their size (2 or more), so together they tell how the cost grows."""
     target_ns: float | None = None
-    """An aim for the best time; None = there is none."""
+    """An aim for the time; None = there is none."""
+    target_ratio: float | None = None
+    """An aim for the ratio to the first floor."""
 
 
 class Floor(Struct, frozen=True):
@@ -35,13 +38,57 @@ class Row(Struct, frozen=True, kw_only=True):
     size: int | None = None
     series: str | None = None
     target_ns: float | None = None
+    target_ratio: float | None = None
 
     @property
     def met(self) -> bool | None:
-        return None if self.target_ns is None else self.timing.best_ns < self.target_ns
+        """By the best: what the work costs, without the neighbours."""
+        return self._met(self.timing.best_ns, self.ratio(self.floors[0]))
+
+    @property
+    def met_by_median(self) -> bool | None:
+        return self._met(self.timing.median_ns, self.median_ratio(self.floors[0]))
+
+    def _met(self, taken_ns: float, ratio: float) -> bool | None:
+        if self.target_ratio is not None:
+            return ratio <= self.target_ratio
+        return None if self.target_ns is None else taken_ns < self.target_ns
 
     def ratio(self, floor: Floor) -> float:
         return self.timing.best_ns / floor.timing.best_ns
+
+    def median_ratio(self, floor: Floor) -> float:
+        return self.timing.median_ns / floor.timing.median_ns
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """Something that is looked at a few times and has no floor, such as a take-over: every look counts."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    limit: float | None = None
+    """An aim for the worst; None = there is none."""
+
+    @property
+    def best(self) -> float:
+        return min(self.values)
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def worst(self) -> float:
+        return max(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.limit is None else self.worst <= self.limit
+
+    @property
+    def met_by_median(self) -> bool | None:
+        return None if self.limit is None else self.median <= self.limit
 
 
 def measured(cases: Sequence[Case], *, seconds: float) -> list[Row]:
@@ -55,18 +102,22 @@ def measured(cases: Sequence[Case], *, seconds: float) -> list[Row]:
             size=case.size,
             series=case.series,
             target_ns=case.target_ns,
+            target_ratio=case.target_ratio,
         )
         for case, (timing, *floors) in zip(cases, timings, strict=True)
     ]
 
 
 class Group(Struct, frozen=True):
-    """The benchmarks of one layer; `rows` measures them, each in about the seconds it is given."""
+    """The benchmarks of one layer. `rows` measures against floors, each row in about the seconds it is given;
+    `readings` takes the time that it takes.
+    """
 
     name: str
     about: str
     """Markdown for the report: what is measured, and how."""
-    rows: Callable[[float], Sequence[Row]]
+    rows: Callable[[float], Sequence[Row]] | None = None
+    readings: Callable[[], Sequence[Reading]] | None = None
     n_log_n: frozenset[str] = frozenset()
     """The series that should not grow faster than n log n."""
 

@@ -68,7 +68,7 @@ class Link:
 
     async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while data := await source.read(CHUNK_BYTES):
-            while self.weather is Weather.STALLED:  # noqa: ASYNC110 - it is weather, and weather is looked at
+            while self.weather is Weather.STALLED:
                 await asyncio.sleep(0.05)
             if self.weather is Weather.SLOW:
                 await asyncio.sleep(self._rng.random() * 0.3)

@@ -85,7 +85,7 @@ async def test_a_daemon_that_writes_without_a_fence_is_convicted() -> None:
         assert await chaos.converged()
         cheat = chaos.processes[0]
         async with asyncio.timeout(30):
-            while not any(line["what"] == "gained" for line in cheat.lines()):  # noqa: ASYNC110 - another process
+            while not any(line["what"] == "gained" for line in cheat.lines()):
                 await asyncio.sleep(0.2)
         cheat.send(signal.SIGSTOP)
         await asyncio.sleep(1)
@@ -93,6 +93,6 @@ async def test_a_daemon_that_writes_without_a_fence_is_convicted() -> None:
         cheat.send(signal.SIGCONT)
         assert await chaos.converged()
         async with asyncio.timeout(30):
-            while not violations(chaos.events, []):  # noqa: ASYNC110 - what is waited for is a verdict
+            while not violations(chaos.events, []):
                 await asyncio.sleep(0.2)
         recording.cancel()

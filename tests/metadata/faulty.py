@@ -90,10 +90,11 @@ class FaultyStore:
         self._refuse_if_cut()
         async with aclosing(self.inner.watch(prefix, after_revision=after_revision)) as stream:
             async for batch in stream:
-                if self.storm is not None:
-                    if self.storm.random() < 0.01:
+                storm = self.storm
+                if storm is not None:
+                    if storm.random() < 0.01:
                         raise Unavailable("the watch broke")
-                    await asyncio.sleep(self.storm.random() * 0.05)
+                    await asyncio.sleep(storm.random() * 0.05)
                 await self._passable.wait()
                 yield batch
 
@@ -111,16 +112,17 @@ class FaultyStore:
 
     async def _call(self, call: Callable[[], Awaitable[T]], *, loss: Loss | None = None, writing: bool = False) -> T:
         self._refuse_if_cut()
-        if self.storm is not None:
-            await asyncio.sleep(self.storm.random() * 0.05)
-            if loss is None and self.storm.random() < 0.15:
-                loss = self.storm.choice(list(Loss))
+        storm = self.storm
+        if storm is not None:
+            await asyncio.sleep(storm.random() * 0.05)
+            if loss is None and storm.random() < 0.15:
+                loss = storm.choice(list(Loss))
         if loss is None:
             return await call()
         if loss is Loss.ANSWER_LOST:
             await call()
         elif loss is Loss.LANDS_LATE:
-            delay = self.latest_landing_seconds * (self.storm.random() if self.storm else 1.0)
+            delay = self.latest_landing_seconds * (storm.random() if storm else 1.0)
             late = asyncio.ensure_future(self._land(call, delay))
             self._late.add(late)
             late.add_done_callback(self._late.discard)

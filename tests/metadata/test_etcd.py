@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trustme
 
@@ -34,6 +35,7 @@ async def test_calls_go_on_while_a_minority_is_down() -> None:
         store = EtcdStore(EtcdSettings(endpoints=cluster.endpoints, attempt_seconds=0.5))
         try:
             await store.commit([Put("/x", b"1")])
+            lease = await store.grant_lease(600)
             await cluster.members[0].kill()
             for number in range(20):
                 async with asyncio.timeout(10):
@@ -46,6 +48,8 @@ async def test_calls_go_on_while_a_minority_is_down() -> None:
             cluster.members[1].pause()
             with pytest.raises(Unavailable):
                 await store.get("/x")
+            with pytest.raises(Unavailable):
+                await store.keep_alive(lease)
             with pytest.raises(UnknownOutcome):
                 await store.commit([Put("/x", b"perhaps")])
             cluster.members[1].resume()
@@ -150,7 +154,7 @@ async def test_a_full_store_says_so() -> None:
             assert not empty.nearly_full
             with pytest.raises(NoSpace, match="compact, defragment, disarm"):
                 for number in range(40):
-                    await store.commit([Put(f"/{number}", bytes(1 << 20))])
+                    await store.commit([Put(f"/{number % 2}", bytes(1 << 20))])
             health = await store.health()
             assert health.no_space
             assert health.nearly_full
@@ -158,6 +162,16 @@ async def test_a_full_store_says_so() -> None:
             both = await store.get("/0", "/1", "/absent")
             assert [item.key for item in both.items] == ["/0", "/1"], "it can still be read"
             assert both.revision == (await store.get()).revision
+            with pytest.raises(NoSpace):
+                await store.grant_lease(10)
+            # What docs/metadata-store.md tells an operator to do.
+            await raw(store, "/kv/compaction", revision=both.revision, physical=True)
+            await raw(store, "/maintenance/defragment")
+            alarms = await store._call("/maintenance/alarm", {}, msgspec.json.Decoder(dict[str, Any]))
+            for alarm in alarms["alarms"]:
+                await raw(store, "/maintenance/alarm", action="DEACTIVATE", **alarm)
+            assert not (await store.health()).nearly_full
+            assert (await store.commit([Put("/2", b"")])).succeeded
         finally:
             await store.close()
 
@@ -198,6 +212,16 @@ def test_what_the_gateway_means(code: int, message: str, kind: type[Exception]) 
 
     assert type(refusal(400, body)) is kind
     assert isinstance(refusal(502, b"<html>bad gateway</html>"), Unavailable)
+
+
+@pytest.mark.parametrize("reason", ["permission denied", "invalid auth token", "user name is empty"])
+def test_a_watch_that_may_not_be_is_forbidden(reason: str) -> None:
+    """Whichever etcd these tests run on, all of its words are known."""
+    line = etcd_module._watched.decode(
+        f'{{"result": {{"canceled": true, "cancel_reason": "rpc error: etcdserver: {reason}"}}}}'
+    )
+    with pytest.raises(Forbidden, match="a user that may read and write"):
+        etcd_module._batch(line)
 
 
 def test_which_etcd_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

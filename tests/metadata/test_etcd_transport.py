@@ -5,7 +5,7 @@ behaves badly on command, which a real etcd does not.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
@@ -14,7 +14,9 @@ from aiohttp import web
 from scalable_topics.metadata import etcd as etcd_module
 from scalable_topics.metadata.etcd import EtcdSettings, EtcdStore
 from scalable_topics.metadata.store import Put, WatchBatch
+from scalable_topics.metadata.view import StoreView
 from scalable_topics.model.errors import Unavailable, UnknownOutcome
+from scalable_topics.model.paths import StorePaths
 
 HEADER = {"header": {"cluster_id": "7", "revision": "5"}}
 
@@ -29,6 +31,8 @@ class Member:
         self.calls: Counter[str] = Counter()
         self.watch_headers: list[str | None] = []
         self.watch_ends: asyncio.Event = asyncio.Event()
+        self.progress_seconds: float | None = None
+        """So often a watch gives a sign of life without events."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.calls[request.path] += 1
@@ -45,7 +49,11 @@ class Member:
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(msgspec.json.encode({"result": {**HEADER, "created": True}}) + b"\n")
-        await self.watch_ends.wait()
+        while not self.watch_ends.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.watch_ends.wait(), self.progress_seconds)
+            if self.progress_seconds is not None:
+                await response.write(msgspec.json.encode({"result": HEADER}) + b"\n")
         return response
 
 
@@ -122,6 +130,34 @@ async def test_a_watch_asks_to_be_ended_without_a_leader_and_its_clean_end_moves
             await anext(watch)
         await s.get("/x")
         assert (first.calls["/v3/kv/txn"], second.calls.total()) == (1, 0)
+
+
+async def test_a_member_whose_watch_falls_silent_is_left_for_another() -> None:
+    """It takes connections and answers calls, but its stream tells nothing: PROTOCOL 7."""
+    async with member() as stalled, member() as alive, store(stalled, alive) as s:
+        alive.progress_seconds = 0.05
+        view = StoreView(s, StorePaths("/x"), silence_seconds=0.3)
+        async with view.running():
+            await view.wait_ready()
+            async with asyncio.timeout(10):
+                while not alive.calls["/v3/watch"]:
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(1)
+            assert view.stale_seconds < 0.3
+        assert stalled.calls["/v3/watch"] == alive.calls["/v3/watch"] == 1, "signs of life without events are enough"
+        assert stalled.calls["/v3/kv/range"] == 1
+        assert alive.calls["/v3/kv/range"] == 0, "calls stay where they are answered"
+
+
+async def test_what_a_stream_refuses_is_wrapped_once_more() -> None:
+    """A member without a leader refuses to renew a lease. That is not the end of the lease."""
+    refused = b'{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}'
+    error = etcd_module.refusal(503, refused)
+    assert type(error) is Unavailable
+    assert error.what == "etcdserver: no leader"
+    async with member() as mute, store(mute) as s:
+        with pytest.raises(Unavailable, match="an answer that cannot be read"):
+            await s.keep_alive(1)
 
 
 @pytest.mark.timeout(20)

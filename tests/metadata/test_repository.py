@@ -304,6 +304,74 @@ async def test_owners_and_heartbeats_are_of_living_daemons(store: MetadataStore,
         )
 
 
+async def test_what_is_foreign_or_unreadable_is_passed_over_unless_acting_without_it_would_do_harm(
+    store: MetadataStore, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    led = await Led(store, root).begin()
+    paths, topic = led.paths, led.topic
+    journal = paths.journal_of(topic)
+    row = JournalRow(at_ms=1, what="NOTHING", by="me")
+    await store.commit(led.repository.journal_writes(topic, row, known=()))
+    litter = [
+        f"{paths.brokers}stranger",
+        paths.garbage("0123"),
+        paths.drained(topic, 0, "s"),
+        paths.journal(topic, 7),
+        f"{journal}~",
+        f"{journal}8",
+        f"{paths.segments(topic)}x/drained/s",
+    ]
+    await store.commit([Put(key, b"\xff{") for key in litter])
+
+    for _ in range(2):
+        assert set(await led.repository.brokers()) == {"b"}
+        assert await led.repository.garbage() == {}
+        assert await led.repository.drained(topic) == {}
+        known = await led.repository.journal(topic)
+        assert led.repository.journal_rows(known) == [row]
+        (added, *_) = led.repository.journal_writes(topic, row, known=known)
+        assert isinstance(added, Put)
+        assert added.key == paths.journal(topic, 8), "after the last one that is spelled like ours"
+    told = [record.getMessage() for record in caplog.records]
+    assert sorted(key for key in litter if any(repr(key) in line for line in told)) == sorted(litter[:-1])
+    assert len(told) == len(set(told))
+
+    await store.commit([Put(paths.subscription(topic, "s"), b"junk")])
+    with pytest.raises(DecodeError, match="s of topic://t/n/x"):
+        await led.repository.subscriptions(topic)
+
+
+async def test_every_write_of_a_leader_takes_companions(store: MetadataStore, root: str) -> None:
+    """They are written with it or not at all."""
+    led = await Led(store, root).begin()
+    repository, leadership, topic = led.repository, led.leadership, led.topic
+    done: list[str] = []
+
+    def companion(name: str) -> list[Put]:
+        done.append(f"{root}with-{name}")
+        return [Put(done[-1], b"")]
+
+    record = await repository.update_topic(leadership, led.record, RECORD, companions=companion("record"))
+    record = await repository.write_subscription(
+        leadership, record, "s", SUBSCRIPTION, known=None, companions=companion("subscription")
+    )
+    known = (await repository.subscriptions(topic))["s"]
+    marker = DrainedMarker(seek_generation=0, at_ms=5)
+    await repository.mark_drained(leadership, record, 0, "s", marker, known=known, companions=companion("drained"))
+    assignment = AssignmentRecord(generation=1, units=())
+    await repository.assign(leadership, record, "s", assignment, known=None, companions=companion("assignment"))
+    consumer = ConsumerRegistration(nonce="n", registered_at_ms=1)
+    await repository.register_consumer(leadership, "s", "c", consumer, known=None, companions=companion("consumer"))
+    with pytest.raises(Conflict):
+        await repository.register_consumer(
+            leadership, "s", "c", consumer, known=None, companions=[Put(f"{root}with-nothing", b"")]
+        )
+    await repository.remove_topic(leadership, record, companions=companion("removal"))
+
+    found = [item.key for item in (await store.scan(f"{root}with-")).items]
+    assert found == sorted(done)
+
+
 def operation(kind: OperationKind = OperationKind.SPLIT, phase: Phase = Phase.PREPARING) -> Operation:
     return Operation(
         id="o",

@@ -30,7 +30,7 @@ async def lost(session: Session) -> float:
     """Seconds until it is no longer believed in, looked at very often."""
     loop = asyncio.get_running_loop()
     start = loop.time()
-    while session.alive:  # noqa: ASYNC110 - the moment it turns is what is measured
+    while session.alive:
         await asyncio.sleep(0.01)
     return loop.time() - start
 

@@ -276,6 +276,33 @@ def test_a_marker_lost_in_the_restore_is_put_back() -> None:
     restored(delete, down_seconds=0)
 
 
+def test_a_backup_from_before_an_earlier_restore_is_another_life_though_its_raised_generation_is_known() -> None:
+    """Generation 2 is known; a backup of generation 1 is raised to 2 again, and written beyond what was seen."""
+
+    async def run() -> None:
+        memory = MemoryStore()
+        store = FaultyStore(memory)
+        await ensure_marker(memory, R, cluster_name="c")
+        backup = memory.backup()
+        await bump_generation(memory, R)
+        async with followed(store) as (view, replica):
+            await view.wait_for_revision((await memory.commit([Put("/r/gone", b"")])).revision)
+            assert view.state.generation == 2
+            store.cut = True
+            memory.restore(backup)
+            assert (await bump_generation(memory, R)).generation == 2
+            for number in range(20):
+                await memory.commit([Put(f"/r/{number}", b"")])
+            await asyncio.sleep(10)
+            store.cut = False
+            await asyncio.sleep(10)
+            assert dict(view.state.items) == {item.key: item for item in (await memory.scan("/r/")).items}
+            assert replica.items == dict(view.state.items)
+            assert view.state.generation == 3
+
+    run_virtual(run())
+
+
 def test_another_cluster_is_another_life() -> None:
     async def run() -> None:
         memory = MemoryStore()

@@ -25,7 +25,8 @@ HOME: Final = Path(__file__).resolve().parents[2]
 LAYERS: Final = ("model", "policy", "metadata")
 ONLY_ON_ETCD: Final = {"etcd.py", "etcd_wire.py", "local_etcd.py"}
 """A real etcd is too slow for all but planted mutants."""
-TESTS: Final = ("tests/model", "tests/policy", "tests/conformance", "tests/metadata", "-knot etcd")
+TESTS: Final = ("tests/model", "tests/policy", "tests/conformance", "tests/metadata", "-knot etcd and not storms")
+"""Not those that take seconds: they would cost them again for every survivor."""
 PROGRESS_SECONDS: Final = 20.0
 UNNOTICED: Final = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from tests.mutants.changes import Mutant
 
-QUIET: Final = ("-xq", "--assert=plain", "--basetemp=tmp", "-pno:xdist", "-pno:cacheprovider")
+QUIET: Final = ("-xq", "--show-capture=no", "--assert=plain", "--basetemp=tmp", "-pno:xdist", "-pno:cacheprovider")
 PATIENCE: Final = 4.0
 """A test that takes so many times as long as without a mutant hangs."""
 FAR_SECONDS: Final = 1000.0
@@ -85,7 +85,7 @@ class Trial(Struct, frozen=True):
     plugin: object = Choice()
     seconds: float = 600.0
     """What takes longer hangs."""
-    seconds_per_test: float = 20.0
+    seconds_per_test: float = 60.0
 
 
 class Survey:
@@ -164,7 +164,7 @@ def run_all(trials: Iterator[Trial], roots: Sequence[Path]) -> Iterator[tuple[Tr
 
 def run_original(root: Path, tests: Sequence[str], plugin: object = Choice()) -> None:
     """What fails without any mutant tells nothing about mutants."""
-    for _, status in run_all(iter([Trial(Mutant("nothing", "", ""), tests, plugin)]), [root]):
+    for _, status in run_all(iter([Trial(Mutant("nothing", "", ""), tests, plugin, 1800, 600)]), [root]):
         if status:
             raise SystemExit(f"the tests fail without any mutant:\n{(root / 'output').read_text()}")
 
