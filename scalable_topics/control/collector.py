@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scalable_topics.control import phases
+from scalable_topics.control.failpoints import Failpoint
 from scalable_topics.control.led_topic import OWNER_ERRORS, LedTopic
 from scalable_topics.metadata.patience import in_words
 from scalable_topics.metadata.store import DeletePrefix
@@ -134,7 +135,9 @@ class Collector:
             epoch=pruned.layout.epoch,
             details={"segments": list(gone)},
         )
+        await self._topic.reach(Failpoint.BEFORE_COMMIT_1)
         await self._topic.write(known, pruned, journal=row, companions=keys)
+        await self._topic.reach(Failpoint.COMMIT_1_ANSWER_LOST)
         return gone
 
     async def _retention_minutes(self) -> float:
@@ -165,6 +168,7 @@ class Collector:
         segments = self._topic.around.segments
         try:
             await self._topic.call("garbage", lambda call: segments.delete(address, call))
+            await self._topic.reach(Failpoint.CLEAN_UP_HALF_DONE)
             await self._topic.call("", lambda _: segments.describe(address))
         except NotFound:
             now_ms = self._topic.around.now_ms()

@@ -4,7 +4,7 @@ asked, one operation at a time.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -335,7 +335,7 @@ class TopicController:
         async def look(segment: SegmentInfo) -> None:
             async with limit:
                 wanted = {name for name in names if (segment.segment_id, name) not in markers}
-                if await self._look_at(segment, wanted):
+                if await self._look_at(segment, wanted, subscriptions.keys()):
                     ended.append(segment.segment_id)
 
         async with asyncio.TaskGroup() as tasks:
@@ -349,7 +349,7 @@ class TopicController:
             request = Request(by="controller", reason="found terminated without an operation")
             await self._begin(OperationKind.ROLLOVER, self._plan_rollover(segment_ids), request)
 
-    async def _look_at(self, segment: SegmentInfo, names: set[str]) -> bool:
+    async def _look_at(self, segment: SegmentInfo, names: set[str], recorded: Collection[str]) -> bool:
         """Mend it; answers whether it was terminated though it is ACTIVE."""
         address, segments = self.topic.address(segment), self.topic.around.segments
         try:
@@ -361,6 +361,8 @@ class TopicController:
         except OWNER_ERRORS as error:
             log.info("not looked at segment=%d topic=%s: %s", segment.segment_id, self.topic.topic, in_words(error))
             return False
+        if not segment.is_legacy:
+            await self.subscriptions.drop_strays(segment, sorted(facts.subscriptions.keys() - recorded))
         for name in sorted(names - facts.subscriptions.keys()):
             log.warning(
                 "a cursor was missing topic=%s segment=%d subscription=%s", self.topic.topic, segment.segment_id, name

@@ -197,6 +197,12 @@ class Executor:
         missing = set(names) - facts.subscriptions.keys()
         if missing:
             raise WrongState(f"it was made without cursors of {sorted(missing)}", subject=address.logical)
+        for name in sorted(facts.subscriptions.keys() - set(names)):  # deleted since an earlier attempt
+            await self._topic.insist(
+                self.operation_id,
+                lambda call, name=name: self._topic.around.segments.delete_subscription(address, name, call),  # type: ignore[misc]
+                failed=lambda why: self._unreachable(segment.segment_id, why),
+            )
         await self._topic.reach(Failpoint.ONE_CHILD_MADE)
         self._say(SegmentMade(segment.segment_id))
 

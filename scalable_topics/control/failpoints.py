@@ -1,7 +1,8 @@
 """Places where a test may stop, kill or cut off a leader (PROTOCOL 11). In production they do nothing.
 
 `SCALABLE_TOPICS_FAILPOINT=name@directory` makes a process write `directory/name.reached` when it first comes there, and
-wait until `directory/name.go` exists; what happens meanwhile is the test's business.
+wait until `directory/name.go` exists; what happens meanwhile is the test's business. It is passed by while
+`directory/name.off` exists, so that a test can get ready.
 """
 
 import asyncio
@@ -50,6 +51,9 @@ class WaitingFailpoint:
 
     async def reach(self, failpoint: Failpoint, topic: TopicName) -> None:
         if failpoint is not self._failpoint or self._used:
+            return
+        off = await asyncio.to_thread((self._directory / f"{failpoint}.off").exists)
+        if off or self._used:
             return
         self._used = True
         await asyncio.to_thread((self._directory / f"{failpoint}.reached").write_text, str(topic))

@@ -129,9 +129,19 @@ def parents(replacements: Replacements) -> tuple[int, ...]:
 
 
 def every_segment(record: TopicRecord) -> dict[int, SegmentInfo]:
-    """Listed ones, and the announced children of what is under way: whoever has a cursor has it on all of these."""
-    announced = children(record.operation.replacements) if record.operation is not None else ()
-    return {**record.layout.segments, **{child.segment_id: child for child in announced}}
+    """Listed ones, and all children of what is under way, whether or not they have been made."""
+    made = children(record.operation.replacements) if record.operation is not None else ()
+    return {**record.layout.segments, **{child.segment_id: child for child in made}}
+
+
+def announced_segments(record: TopicRecord) -> dict[int, SegmentInfo]:
+    """Listed ones, and the children that are past the point of no return: every subscription has a cursor on each.
+
+    Children that are still PREPARING are the executor's alone: their names may yet turn out to be somebody else's.
+    """
+    if record.operation is None or record.operation.phase is not Phase.SEALING:
+        return dict(record.layout.segments)
+    return every_segment(record)
 
 
 def _ended(record: TopicRecord, outcome: Outcome, *, at_ms: int, reason: str = "") -> TopicRecord:

@@ -8,12 +8,13 @@ next leader simply goes on with whatever is CREATING, SEEKING or DELETING.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from scalable_topics.control import phases
+from scalable_topics.control.failpoints import Failpoint
 from scalable_topics.control.led_topic import LedTopic
 from scalable_topics.control.lost_segments import make_lost_segment
 from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
@@ -23,7 +24,7 @@ from scalable_topics.model.errors import LeaseLost, NotFound, UnknownOutcome, Wr
 from scalable_topics.model.operation import FinishedOperation, OperationKind, Outcome
 from scalable_topics.model.positions import Sentinel
 from scalable_topics.model.record import TopicState, remember
-from scalable_topics.model.segment import SegmentInfo
+from scalable_topics.model.segment import SegmentAddress, SegmentInfo
 from scalable_topics.model.subscription import (
     DrainedMarker,
     InitialPosition,
@@ -33,7 +34,9 @@ from scalable_topics.model.subscription import (
     validate_name,
 )
 from scalable_topics.policy.seek import SeekAction, plan_seek
-from scalable_topics.segments.port import PublishedFrom, StartAt, SubscriptionFacts
+from scalable_topics.segments.port import Call, PublishedFrom, StartAt, SubscriptionFacts
+
+T = TypeVar("T")
 
 MARKERS_PER_WRITE: Final = 100
 
@@ -48,6 +51,7 @@ class Subscriptions:
     def __init__(self, topic: LedTopic) -> None:
         self._topic = topic
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._late_until: dict[str, float] = {}
 
     async def create(self, name: str, kind: SubscriptionType, position: InitialPosition) -> SubscriptionRecord:
         """READY when this returns. One that exists is answered as it is; of another type it is `WrongState`."""
@@ -56,6 +60,7 @@ class Subscriptions:
         async with self._locks[name]:
             known = await self._read(name)
             if known is None:
+                await self._settle(name)
                 made = SubscriptionRecord(
                     type=kind,
                     state=SubscriptionState.CREATING,
@@ -63,7 +68,9 @@ class Subscriptions:
                     created_at_ms=self._topic.around.now_ms(),
                     operation_id=self._topic.around.new_id(),
                 )
+                await self._topic.reach(Failpoint.BEFORE_COMMIT_1)
                 known = await self._write(name, lambda _: made)
+                await self._topic.reach(Failpoint.COMMIT_1_ANSWER_LOST)
             if known is None or known.value.state is SubscriptionState.DELETING:
                 raise WrongState(
                     "it is being deleted", subject=self._subject(name), remedy="try again when that is finished"
@@ -112,6 +119,15 @@ class Subscriptions:
             await self._go_on(name, known)
             return self._topic.finished(operation_id=known.value.operation_id)
 
+    async def drop_strays(self, segment: SegmentInfo, names: Iterable[str]) -> None:
+        """Cursors that were found and belong to no subscription: a call that made one came late, after its deletion."""
+        address = self._topic.address(segment)
+        for name in names:
+            async with self._locks[name]:
+                if await self._read(name) is None:
+                    log.info("a stray cursor goes subscription=%s segment=%s", name, address.logical)
+                    await self._delete_cursor(name, address)
+
     async def go_on(self) -> None:
         """What the leader before has left half done; called when a term starts."""
         for name, known in (await self._all()).items():
@@ -144,24 +160,28 @@ class Subscriptions:
                 await self._topic.reload()
                 known = await self._existing(name)
             else:
+                await self._topic.reach(Failpoint.COMMIT_3_ANSWER_LOST)
                 return ready
         return known.value
 
     async def _give_cursors(self, name: str, known: Known) -> None:
-        announced = phases.every_segment(self._topic.now)
+        announced = phases.announced_segments(self._topic.now)
         listed = self._topic.now.layout.segments
         latest = known.value.initial_position is InitialPosition.LATEST
         for segment_id, segment in announced.items():
             at = Sentinel.LATEST if latest and segment_id in listed else Sentinel.EARLIEST
             await self._give_cursor(name, known, segment, at)
+            await self._topic.reach(Failpoint.CURSOR_MISSING)
 
     async def _give_cursor(self, name: str, known: Known, segment: SegmentInfo, at: StartAt) -> None:
         """A segment that is sealed and out of scope is drained from the start, and a marker says so."""
         address = self._topic.address(segment)
         operation_id = known.value.operation_id or self._topic.around.new_id()
         try:
-            facts = await self._topic.insist(
-                operation_id, lambda call: self._topic.around.segments.create_subscription(address, name, call, at=at)
+            facts = await self._insist(
+                name,
+                operation_id,
+                lambda call: self._topic.around.segments.create_subscription(address, name, call, at=at),
             )
         except NotFound:
             await self._mend(segment)
@@ -177,7 +197,7 @@ class Subscriptions:
 
     async def _seek(self, name: str, known: Known) -> None:
         await self._drop_markers(name)
-        for segment in phases.every_segment(self._topic.now).values():
+        for segment in phases.announced_segments(self._topic.now).values():
             await self._move(name, known.value, segment)
 
     async def _move(self, name: str, subscription: SubscriptionRecord, segment: SegmentInfo) -> None:
@@ -194,9 +214,9 @@ class Subscriptions:
         to: StartAt = PublishedFrom(plan.timestamp_ms) if plan is not None and plan.timestamp_ms else Sentinel.EARLIEST
         try:
             if plan is None or plan.action is SeekAction.SKIP_ALL:
-                await self._topic.insist(operation_id, lambda call: segments.skip_all(address, name, call))
+                await self._insist(name, operation_id, lambda call: segments.skip_all(address, name, call))
             else:
-                await self._topic.insist(operation_id, lambda call: segments.seek(address, name, to, call))
+                await self._insist(name, operation_id, lambda call: segments.seek(address, name, to, call))
         except NotFound:
             await self._mend(segment)
 
@@ -210,17 +230,41 @@ class Subscriptions:
             await make_lost_segment(self._topic, listed)
 
     async def _delete(self, name: str) -> None:
-        for segment in phases.every_segment(self._topic.now).values():
-            address = self._topic.address(segment)
-            try:
-                await self._topic.insist(
-                    self._topic.around.new_id(),
-                    lambda call, at=address: self._topic.around.segments.delete_subscription(at, name, call),  # type: ignore[misc]
-                )
-            except NotFound:
-                continue
+        await self._settle(name)
+        for segment in phases.announced_segments(self._topic.now).values():
+            await self._delete_cursor(name, self._topic.address(segment))
         await self._drop_markers(name)
         await self._write(name, lambda _: None)
+
+    async def _delete_cursor(self, name: str, address: SegmentAddress) -> None:
+        try:
+            await self._insist(
+                name,
+                self._topic.around.new_id(),
+                lambda call: self._topic.around.segments.delete_subscription(address, name, call),
+            )
+        except NotFound:
+            return  # it went with its segment
+
+    async def _insist(self, name: str, operation_id: str, work: Callable[[Call], Awaitable[T]]) -> T:
+        """A call that got no answer may still be carried out, until its deadline: remember until when."""
+
+        def failed(_: str) -> None:
+            loop = asyncio.get_running_loop()
+            self._late_until[name] = loop.time() + self._topic.around.settings.call_seconds
+
+        try:
+            return await self._topic.insist(operation_id, work, failed=failed)
+        except asyncio.CancelledError:
+            failed("whoever asked has gone away")
+            raise
+
+    async def _settle(self, name: str) -> None:
+        """Before the contrary of what was asked last: wait until nothing of it can come late. Calls of leaders before
+        us are kept out by their terms.
+        """
+        until = self._late_until.pop(name, 0.0)
+        await asyncio.sleep(max(0.0, until - asyncio.get_running_loop().time()))
 
     async def _drop_markers(self, name: str) -> None:
         """In batches, so that no transaction is too long."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -90,6 +90,7 @@ class Elections:
         """The one that is served."""
         self._tasks: asyncio.TaskGroup | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._campaigns: list[Campaign] = []
         self._wake = asyncio.Event()
 
     @property
@@ -164,6 +165,8 @@ class Elections:
         before = dict(self._controllers)
         for each in change.changes:
             self._take_broker(each.key, each.after)
+            if each.key == self._paths.broker(self._keeper.info.broker_id):
+                self._check_session(each.after, change.after.revision)
         if self._controllers != before:
             self._handle(ControllersSeen(dict(self._controllers)))
         self._take_topics((each.key for each in change.changes), change.after)
@@ -206,6 +209,15 @@ class Elections:
         except DecodeError as error:
             self._passed_over.note(key, str(error))
 
+    def _check_session(self, own: KeyValue | None, revision: int) -> None:
+        """A session whose broker key somebody has deleted can never win an election again: give it up."""
+        session = self._session
+        if session is None or revision <= session.broker_revision:
+            return
+        if own is None or own.create_revision != session.broker_revision:
+            log.warning("our broker key is gone, giving the session up lease=%d", session.lease)
+            session.lose()
+
     def _handle(self, event: Event) -> None:
         if self._session is not None and not self._session.alive:
             self._do(SessionLost())  # noticed here first: nothing may be gained in the name of what is over
@@ -223,8 +235,10 @@ class Elections:
                 case Lose(leadership=leadership):
                     log.info("no longer leading topic=%s term=%d", leadership.topic, leadership.term)
                     self._tell(leadership, gained=False)
-                case Campaign(topic=topic, attempt=attempt):
-                    self._call(self._campaign(topic, attempt))
+                case Campaign():
+                    if not self._campaigns:
+                        asyncio.get_running_loop().call_soon(self._send_campaigns)
+                    self._campaigns.append(instruction)
                 case Resign(leadership=leadership):
                     self._call(self._resign(leadership))
 
@@ -242,14 +256,21 @@ class Elections:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _campaign(self, topic: TopicName, attempt: int) -> None:
-        session, key = self._session, None
+    def _send_campaigns(self) -> None:
+        """All that have come up together, in one transaction."""
+        campaigns, self._campaigns = self._campaigns, []
+        if self._tasks is not None and self._session is not None:
+            self._call(self._campaign(campaigns, self._session))
+
+    async def _campaign(self, campaigns: Sequence[Campaign], session: Session) -> None:
+        topics = [each.topic for each in campaigns]
+        found: Sequence[ElectionKey | None] = [None] * len(campaigns)
         try:
-            if session is not None:
-                key = await campaign(self._store, self._paths, topic, self._keeper.info, session)
+            found = await campaign(self._store, self._paths, topics, self._keeper.info, session)
         except TRANSIENT as error:
-            log.warning("campaign failed, trying again topic=%s: %s", topic, in_words(error))
-        self._handle(CampaignEnded(topic, attempt, key))
+            log.warning("campaign failed, trying again topics=%d first=%s: %s", len(topics), topics[0], in_words(error))
+        for each, key in zip(campaigns, found, strict=True):
+            self._handle(CampaignEnded(each.topic, each.attempt, key))
 
     async def _resign(self, leadership: Leadership) -> None:
         try:

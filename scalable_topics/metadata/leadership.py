@@ -4,6 +4,8 @@ Leadership is a key with a create revision, its *term*. Losing it needs no messa
 term simply does not happen any more.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from scalable_topics.metadata.session import BrokerInfo, Session
@@ -57,21 +59,35 @@ class ElectionKey(Struct, frozen=True):
 
 
 async def campaign(
-    store: MetadataStore, paths: StorePaths, topic: TopicName, info: BrokerInfo, session: Session
-) -> ElectionKey:
-    """Try to become the leader, and answer who it is now; None = nobody, try again. Nobody is also the answer when this
-    session's broker key is gone.
+    store: MetadataStore, paths: StorePaths, topics: Sequence[TopicName], info: BrokerInfo, session: Session
+) -> list[ElectionKey]:
+    """Try to become the leader of each topic, and answer who it is now, in the same order; None = nobody, try again.
 
-    Raises what `commit` raises. After `UnknownOutcome` the key may be there, or come later: whoever sees it with the
-    lease of a living session of ours leads, however it came about.
+    One transaction for all of them, as a crashed daemon leaves many topics at once; what somebody else has taken
+    meanwhile is left out of the next one. Raises what `commit` raises. After `UnknownOutcome` keys may be there, or
+    come later: whoever sees one with the lease of a living session of ours leads, however it came about.
     """
-    key = paths.controller(topic)
     value = encode_json(LeaderInfo(info.broker_id, info.broker_url, info.web_url))
-    compares = (CreateRevisionIs(key, 0), *session.fence(paths, info.broker_id))
-    answer = await store.commit([Put(key, value, session.lease)], compares=compares)
-    if answer.succeeded:
-        return ElectionKey(answer.revision, KeyValue(key, value, answer.revision, answer.revision, session.lease))
-    return ElectionKey(answer.revision, answer.found[0])
+    fence = session.fence(paths, info.broker_id)
+    open_ones = {topic: paths.controller(topic) for topic in topics}
+    found: dict[TopicName, ElectionKey] = {}
+    while open_ones:
+        compares = (*(CreateRevisionIs(key, 0) for key in open_ones.values()), *fence)
+        answer = await store.commit([Put(key, value, session.lease) for key in open_ones.values()], compares=compares)
+        if answer.succeeded:
+            for topic, key in open_ones.items():
+                ours = KeyValue(key, value, answer.revision, answer.revision, session.lease)
+                found[topic] = ElectionKey(answer.revision, ours)
+            break
+        seen = dict(zip(open_ones, answer.found, strict=False))  # the fence's keys come after them
+        taken = [topic for topic, item in seen.items() if item is not None]
+        for topic in taken or open_ones:
+            found[topic] = ElectionKey(answer.revision, seen[topic])
+        if not taken:
+            break  # it was the fence: this daemon may not campaign
+        for topic in taken:
+            del open_ones[topic]
+    return [found[topic] for topic in topics]
 
 
 async def resign(store: MetadataStore, leadership: Leadership) -> None:

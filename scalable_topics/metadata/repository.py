@@ -41,7 +41,7 @@ from scalable_topics.model.errors import CapReached, DecodeError, WrongState
 from scalable_topics.model.journal import JournalRow, encode_row, rows_to_drop
 from scalable_topics.model.load import SegmentLoadStats, SweepHeartbeat
 from scalable_topics.model.names import TopicName
-from scalable_topics.model.operation import Phase
+from scalable_topics.model.operation import Operation, Phase
 from scalable_topics.model.ownership import SegmentOwner
 from scalable_topics.model.paths import StorePaths
 from scalable_topics.model.record import RECORD_LIMIT_BYTES, TopicRecord, decode_record, encode_record
@@ -130,7 +130,7 @@ class Repository:
             happened=lambda found: found is not None and _record(topic, found).incarnation == record.incarnation,
         )
         try:
-            return written(record, None, await self._do.apply(change))
+            return written(record, None, await self._do.apply(change), _RECORD, subject=str(topic))
         except Conflict:
             raise WrongState(
                 "it exists already", subject=str(topic), remedy="choose another name, or delete it first"
@@ -143,7 +143,7 @@ class Repository:
         record that is too large.
         """
         change = self._record_change(leadership, known, record, companions)
-        return written(record, known, await self._do.apply(change))
+        return written(record, known, await self._do.apply(change), _RECORD, subject=change.subject)
 
     async def remove_topic(
         self, leadership: Leadership, known: StoredRecord, *, companions: Sequence[Write] = ()
@@ -207,14 +207,28 @@ class Repository:
         """Create, change or (None) delete one: everything under it goes. Raises the record's `subscriptionsRevision`
         in the same transaction, so that an operation that has not seen it cannot go on.
         """
-        key = self.paths.subscription(leadership.topic, name)
-        writes: tuple[Write, ...] = (Delete(key), DeletePrefix(f"{key}/"))
-        if subscription is not None:
-            writes = (Put(key, _SUBSCRIPTION.encode(subscription)),)
+        topic = leadership.topic
+        key, record_key = self.paths.subscription(topic, name), self.paths.record(topic)
         bumped = replace(record.value, subscriptions_revision=record.value.subscriptions_revision + 1)
-        change = self._record_change(leadership, record, bumped, (*writes, *companions))
-        change = replace(change, compares=(unchanged(key, known),), subject=f"{name} of {leadership.topic}")
-        return written(bumped, record, await self._do.apply(change))
+        below = () if subscription is not None else (DeletePrefix(f"{key}/"),)
+        # The subscription is the fact that is looked for after a lost answer: two of them bump the record alike.
+        applied = await self._do.apply(
+            Change(
+                subject=f"{name} of {topic}",
+                key=key,
+                value=_SUBSCRIPTION.encode(subscription) if subscription is not None else None,
+                expected=unchanged(key, known),
+                leadership=leadership,
+                compares=(ModRevisionIs(record_key, record.mod_revision),),
+                companions=(Put(record_key, _encoded(topic, bumped)), *below, *companions),
+            )
+        )
+        if not applied.doubted:
+            return Stored(bumped, record.create_revision, applied.revision)
+        now = await self.topic(topic)
+        if now is None:
+            raise Conflict("the topic has been removed", subject=str(topic))
+        return now
 
     async def drained(self, topic: TopicName) -> dict[tuple[int, str], Stored[DrainedMarker]]:
         """By segment and subscription. One that cannot be read is no proof, and is passed over."""
@@ -278,7 +292,7 @@ class Repository:
             compares=(same_life(self.paths.record(leadership.topic), record),),
             companions=tuple(companions),
         )
-        return written(assignment, known, await self._do.apply(change))
+        return written(assignment, known, await self._do.apply(change), _ASSIGNMENT, subject=change.subject)
 
     async def consumers(self, topic: TopicName, subscription: str) -> dict[str, Stored[ConsumerRegistration]]:
         """By name."""
@@ -300,7 +314,7 @@ class Repository:
     ) -> int:
         """None = it leaves. Compares E and the registration. Answers the revision."""
         key = self.paths.consumer(leadership.topic, subscription, name)
-        return await self._do.apply(
+        applied = await self._do.apply(
             Change(
                 subject=f"consumer {name} of {subscription} of {leadership.topic}",
                 key=key,
@@ -310,6 +324,7 @@ class Repository:
                 companions=tuple(companions),
             )
         )
+        return applied.revision
 
     async def load(self, topic: TopicName, segment_id: int) -> Stored[SegmentLoadStats] | None:
         key = self.paths.load(topic, segment_id)
@@ -335,7 +350,7 @@ class Repository:
         change = Change(
             subject=subject, key=key, value=_LOAD.encode(load), expected=unchanged(key, known), compares=(life,)
         )
-        return written(load, known, await self._do.apply(change))
+        return written(load, known, await self._do.apply(change), _LOAD, subject=subject)
 
     async def owner(self, topic: TopicName, segment_id: int) -> Stored[SegmentOwner] | None:
         key = self.paths.owner(topic, segment_id)
@@ -366,7 +381,7 @@ class Repository:
             expected=unchanged(key, known),
             compares=(same_life(self.paths.record(topic), record), *session.fence(self.paths, owner.broker_id)),
         )
-        return written(owner, known, await self._do.apply(change))
+        return written(owner, known, await self._do.apply(change), _OWNER, subject=subject)
 
     async def journal(self, topic: TopicName) -> tuple[KeyValue, ...]:
         """Its rows as they are kept, oldest first; `journal_rows` reads them, `journal_writes` wants them."""
@@ -445,7 +460,7 @@ class Repository:
         watch will tell. `Conflict` when the session is over.
         """
         key = self.paths.reporter(broker_id)
-        return await self._do.apply(
+        applied = await self._do.apply(
             Change(
                 subject=f"heartbeat of {broker_id}",
                 key=key,
@@ -455,6 +470,7 @@ class Repository:
                 compares=session.fence(self.paths, broker_id),
             )
         )
+        return applied.revision
 
     def _readable(self, item: KeyValue, kind: Kind[T]) -> Stored[T] | None:
         """None = it cannot be read, which is logged once."""
@@ -477,8 +493,8 @@ class Repository:
     ) -> Stored[T] | None:
         """What an operator sets, on any daemon: what is compared is what was read. None = it goes."""
         data = kind.encode(value) if value is not None else None
-        revision = await self._do.apply(Change(subject=subject, key=key, value=data, expected=unchanged(key, known)))
-        return written(value, known, revision) if value is not None else None
+        applied = await self._do.apply(Change(subject=subject, key=key, value=data, expected=unchanged(key, known)))
+        return written(value, known, applied, kind, subject=subject) if value is not None else None
 
     def _record_change(
         self, leadership: Leadership, known: StoredRecord, record: TopicRecord, companions: Sequence[Write]
@@ -501,18 +517,29 @@ def _record(topic: TopicName, item: KeyValue) -> TopicRecord:
 
 
 def _follows(found: TopicRecord, ours: TopicRecord, before: TopicRecord) -> bool:
-    """Is this our write, or what came after it? By the operation ids, which nobody else uses (PROTOCOL 2)."""
+    """Is this our write, or what came after it? By the operation ids, which nobody else uses (PROTOCOL 2). A write that
+    neither begins, moves nor ends an operation cannot be recognised once somebody has written after it, and one that
+    leaves the record as it was not at all.
+    """
+    if ours == before or found.incarnation != ours.incarnation:
+        return False
     if found == ours:
         return True
-    if found.incarnation != ours.incarnation:
-        return False
     ended = {operation.id for operation in found.recent_operations}
-    if ours.operation is not None:
-        still = found.operation is not None and found.operation.id == ours.operation.id
-        begun = still and (found.operation.phase, ours.operation.phase) != (Phase.PREPARING, Phase.SEALING)  # type: ignore[union-attr]
-        return begun or ours.operation.id in ended
     new = {operation.id for operation in ours.recent_operations} - {o.id for o in before.recent_operations}
-    return bool(new) and new <= ended
+    if new:
+        return new <= ended
+    if ours.operation is None or _step(ours.operation) == _step(before.operation):
+        return False
+    if ours.operation.id in ended:
+        return True
+    step, wanted = _step(found.operation), _step(ours.operation)
+    return step is not None and wanted is not None and step[0] == wanted[0] and step[1] >= wanted[1]
+
+
+def _step(operation: Operation | None) -> tuple[str, int] | None:
+    """Which operation, and how far it is."""
+    return None if operation is None else (operation.id, list(Phase).index(operation.phase))
 
 
 def _leftovers(topic: TopicName, record: TopicRecord) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ old one can be mistaken for the new.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import Final
 
@@ -108,11 +108,11 @@ class Session:
         self._believed_until = max(self._believed_until, sent_at + self.ttl_seconds - BELIEF_MARGIN_SECONDS)
 
     def lose(self) -> None:
-        """It is over, for good."""
+        """It is over, for good; the keeper opens another. Whoever finds out that it is worth nothing may say so."""
         self._lost.set()
 
     async def wait_lost(self) -> None:
-        """Until the keeper has given it up. It may have ended being `alive` a moment before."""
+        """Until it was given up. It may have ended being `alive` a moment before."""
         await self._lost.wait()
 
     def fence(self, paths: StorePaths, broker_id: str) -> tuple[Compare, ...]:
@@ -211,14 +211,16 @@ class SessionKeeper:
         return session
 
     async def _put_broker_key(self, lease: int) -> int:
-        """Its create revision; what stands in the way is cleared away first, and then this is `Unavailable` once."""
+        """Its create revision; what stands in the way is cleared away first. `Unavailable` = somebody was faster."""
         key = self._paths.broker(self.info.broker_id)
         put = Put(key, encode_json(self.info), lease)
-        answer = await self._store.commit([put], compares=[CreateRevisionIs(key, 0)])
-        if answer.succeeded:
-            return answer.revision
-        (former,) = answer.found
-        if former is not None:
+        for _ in range(2):  # at once: whoever has lost the name like this would be back before a pause is over
+            answer = await self._store.commit([put], compares=[CreateRevisionIs(key, 0)])
+            if answer.succeeded:
+                return answer.revision
+            (former,) = answer.found
+            if former is None:
+                continue
             self._ensure_ours(former)
             # Our own earlier life, killed or cut off: its keys go now rather than when its lease would end by itself.
             if former.lease:
@@ -250,7 +252,10 @@ class SessionKeeper:
         loop = asyncio.get_running_loop()
         pause = self._ttl_seconds / 3
         while session.alive:
-            await asyncio.sleep(min(pause, session.seconds_left()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(pause, session.seconds_left())):
+                    await session.wait_lost()
+                return
             sent_at = loop.time()
             try:
                 async with asyncio.timeout_at(session.believed_until):

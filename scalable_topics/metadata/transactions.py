@@ -47,13 +47,17 @@ class Stored(Struct, Generic[T], frozen=True):
 
 
 class Deposed(WrongState):
-    """This leadership is over: nothing was written, and nothing will be. Stop, and compensate nothing."""
+    """This leadership is over: stop at once, and compensate nothing. Nothing was written, unless an answer was lost on
+    the way and the next leader has gone on from what we wrote.
+    """
 
     kind = "deposed"
 
 
 class Conflict(WrongState):
-    """Somebody else was faster: nothing was written; read again."""
+    """Somebody else was faster: read again. Nothing was written, unless an answer was lost on the way and somebody has
+    gone on from what we wrote.
+    """
 
     kind = "conflict"
 
@@ -97,6 +101,16 @@ class Change(Struct, frozen=True, kw_only=True):
         return found is None if self.value is None else found is not None and found.value == self.value
 
 
+class Applied(Struct, frozen=True):
+    """A write that happened. `revision` is of the fact as it is now."""
+
+    revision: int
+    doubted: bool = False
+    """Its answer was lost, and the store was asked again."""
+    later: KeyValue | None = None
+    """Until the store was asked again, the fact was written once more: this is what it has become."""
+
+
 class Transactions:
     """Reads and writes of facts, with what is raised when a write did not happen. `Repository` gives them types."""
 
@@ -112,8 +126,8 @@ class Transactions:
         """Everything under a prefix, at one revision, ascending."""
         return (await self.store.scan(prefix)).items
 
-    async def apply(self, change: Change) -> int:
-        """The revision at which it happened.
+    async def apply(self, change: Change) -> "Applied":
+        """It happened.
 
         Raises `Deposed`, `Conflict`, whatever `commit` raises; `UnknownOutcome` only when the store stayed away for
         longer than `RESOLVE_SECONDS` after an answer was lost: then read before doing anything else.
@@ -124,10 +138,12 @@ class Transactions:
         fact: Write = Delete(change.key) if change.value is None else Put(change.key, change.value, change.lease)
         answer, doubted = await self._commit((fact, *change.companions), compares, subject=change.subject)
         if answer.succeeded:
-            return answer.revision
+            return Applied(answer.revision)
         found = answer.found[0] if expected else None
         if doubted and expected and change.was_made(found):
-            return found.mod_revision if found is not None else answer.revision
+            if found is None or found.value == change.value:
+                return Applied(found.mod_revision if found is not None else answer.revision, doubted)
+            return Applied(found.mod_revision, doubted, found)
         if change.leadership is not None and not change.leadership.is_held_by(answer.found[len(expected)]):
             raise Deposed(
                 f"term {change.leadership.term} is over", subject=change.subject, remedy="leave it to the next leader"
@@ -171,6 +187,8 @@ def same_life(key: str, known: Stored[T]) -> CreateRevisionIs:
     return CreateRevisionIs(key, known.create_revision)
 
 
-def written(value: T, known: Stored[T] | None, revision: int) -> Stored[T]:
-    """What a later write compares, after this one."""
-    return Stored(value, known.create_revision if known is not None else revision, revision)
+def written(value: T, known: Stored[T] | None, applied: Applied, kind: Kind[T], *, subject: str) -> Stored[T]:
+    """What a later write compares, after this one: what we wrote, or what somebody has made of it since."""
+    if applied.later is not None:
+        return stored(applied.later, kind, subject=subject)
+    return Stored(value, known.create_revision if known is not None else applied.revision, applied.revision)

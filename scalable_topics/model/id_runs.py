@@ -49,7 +49,10 @@ def ids_of(runs: IdRuns) -> tuple[int, ...]:
 
 def count_ids(runs: IdRuns) -> int:
     """How many ids there are, without making them."""
-    return sum(1 if isinstance(run, int) else run[1] - run[0] + 1 for run in runs)
+    for run in runs:
+        if type(run) is not int:
+            return sum(1 if isinstance(run, int) else run[1] - run[0] + 1 for run in runs)
+    return len(runs)
 
 
 def _ensure_run(run: object) -> None:

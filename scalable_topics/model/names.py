@@ -7,6 +7,7 @@ last one.
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Self
 from urllib.parse import quote, unquote
 
@@ -211,8 +212,9 @@ def parse_descriptor(text: str) -> tuple[HashRange, int]:
     return HashRange.parse(match[1]), int(match[2])
 
 
+@lru_cache(maxsize=4_096)
 def encode(name: str) -> str:
-    """Percent-encode a name so that it is one path element; reversible."""
+    """Percent-encode a name so that it is one path element; reversible. Every key of a topic needs three of them."""
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as error:

@@ -89,10 +89,12 @@ class SegmentInfo(Struct, frozen=True, rename="camel", gc=False, kw_only=True):
             )
         if self.entry_buckets is not _ONE_BUCKET:
             entry_buckets.validate(self.entry_buckets)
-        if self.parent_runs:
-            force_setattr(self, "parent_runs", canonical_runs(self.parent_runs))
-        if self.child_runs:
-            force_setattr(self, "child_runs", canonical_runs(self.child_runs))
+        runs = self.parent_runs
+        if runs and (canonical := canonical_runs(runs)) is not runs:
+            force_setattr(self, "parent_runs", canonical)
+        runs = self.child_runs
+        if runs and (canonical := canonical_runs(runs)) is not runs:
+            force_setattr(self, "child_runs", canonical)
 
     @property
     def parent_ids(self) -> tuple[int, ...]:

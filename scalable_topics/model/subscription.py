@@ -8,7 +8,6 @@ from msgspec import Struct
 from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.model.limits import is_long
 
-
 MAX_NAME_LENGTH: Final = 255
 
 

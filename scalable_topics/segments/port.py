@@ -193,7 +193,7 @@ class SegmentStore(Protocol):
         """All physical segments whose name starts like this, in the order of their names; deleted ones are absent."""
 
     async def close(self) -> None:
-        """Everything that was acknowledged is kept. Calls under way end with `Unavailable` or `UnknownOutcome`."""
+        """Everything that was acknowledged is kept. Calls under way are finished, or end with `Unavailable`."""
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -262,7 +262,7 @@ class Attachment(Protocol):
         """Allow that many more deliveries."""
 
     async def receive(self, max_entries: int = 100) -> Sequence[Delivery]:
-        """The next deliveries, at least one. None = end of segment: it is terminated, and everything in this slice
+        """The next deliveries. None at all = end of segment: it is terminated, and everything in this slice
         (if shared: everything) was delivered and acknowledged. May be cancelled; nothing is lost.
         """
 

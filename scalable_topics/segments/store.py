@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, TypeVar
 
-from scalable_topics.model.errors import InvalidArgument
+from scalable_topics.model.errors import InvalidArgument, NotFound, WrongState
 from scalable_topics.model.positions import Position, Sentinel
 from scalable_topics.model.segment import SegmentAddress
 from scalable_topics.segments import cursors, lifecycle
@@ -91,7 +91,13 @@ class Segments:
     async def stats(self, address: SegmentAddress) -> SegmentStats:
         stats = await self._backend.read(address.physical, partial(lifecycle.stats, name=address.physical))
         served = self._served.get(address.physical)
-        return stats if served is None or served.has_ended else served.add_to(stats)
+        if served is None:
+            return stats
+        try:
+            await served.look_again()
+        except (NotFound, WrongState):
+            return stats  # it is served here no more
+        return served.add_to(stats)
 
     async def list(self, prefix: str = "") -> tuple[ListedSegment, ...]:
         found = await self._backend.read_all(partial(lifecycle.listed, prefix=prefix))

@@ -118,7 +118,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except ScalableTopicsError as error:
         body = body_of(error)
         if status_of(error) == UNEXPECTED:
-            log.error("%s %s: %s", request.method, request.path, error)
+            log.exception("refused %s %s", request.method, request.path)
         return response(body, status=status_of(error), location=_location(request, body))
     except TimeoutError:
         body = ErrorBody(reason="unavailable", what="it took too long", remedy="try again")

@@ -232,10 +232,12 @@ def _records() -> Iterator[Case]:
 
 
 def _touch_edges(segments: Mapping[int, SegmentInfo]) -> Work:
+    parents = [segment.parent_ids for segment in segments.values()]
+
     def touch() -> int:
         total = 0
-        for segment in segments.values():
-            for parent_id in segment.parent_ids:
+        for parent_ids in parents:
+            for parent_id in parent_ids:
                 total += segments[parent_id].segment_id
         return total
 

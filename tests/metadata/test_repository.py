@@ -72,7 +72,7 @@ async def session_of(store: MetadataStore, paths: StorePaths, broker: str = "b")
 async def leader(store: MetadataStore, paths: StorePaths, topic: TopicName) -> Leadership:
     session = await session_of(store, paths)
     info = BrokerInfo(broker_id="b", broker_url="", web_url="", process="p")
-    found = (await campaign(store, paths, topic, info, session)).leader
+    found = (await campaign(store, paths, [topic], info, session))[0].leader
     assert found is not None
     return Leadership(topic, found.key, found.create_revision, found.lease)
 
@@ -420,6 +420,54 @@ def test_an_unknown_outcome_is_looked_into_here_and_not_by_the_caller() -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+def test_a_write_whose_answer_was_lost_is_told_as_what_has_become_of_it() -> None:
+    """The same leader writes on while the answer to its first write is out: what is handed back is the record as it is
+    now, so that the next write does not undo the one in between.
+    """
+
+    async def overtaken() -> None:
+        memory = MemoryStore()
+        link = FaultyStore(memory)
+        led = await Led(memory, "/r").begin()
+        begun = replace(RECORD, layout=RECORD.layout.announce(operation().replacements), operation=operation())
+        link.lose_next(Loss.ANSWER_LOST)
+        writing = asyncio.create_task(Repository(link, led.paths).update_topic(led.leadership, led.record, begun))
+        await asyncio.sleep(1)
+        there = await led.repository.topic(led.topic)
+        assert there is not None
+        later = await led.repository.update_topic(led.leadership, there, replace(begun, properties={"new": "1"}))
+        assert await writing == later
+
+    run_virtual(overtaken())
+
+
+def test_a_write_that_cannot_be_recognised_is_a_conflict_and_never_a_false_success() -> None:
+    """Two subscriptions are made while an operation runs. The request for one is lost, the other one is written: the
+    record looks as if either could have made it so.
+    """
+
+    async def lost() -> None:
+        memory = MemoryStore()
+        link = FaultyStore(memory)
+        running = replace(RECORD, layout=RECORD.layout.announce(operation().replacements), operation=operation())
+        led = await Led(memory, "/r").begin(running)
+        link.lose_next(Loss.REQUEST_LOST)
+        writing = asyncio.create_task(
+            Repository(link, led.paths).write_subscription(led.leadership, led.record, "a", SUBSCRIPTION, known=None)
+        )
+        await asyncio.sleep(1)
+        other = replace(SUBSCRIPTION, created_at_ms=2)
+        await led.repository.write_subscription(led.leadership, led.record, "b", other, known=None)
+        try:
+            await writing
+        except Conflict:
+            pass
+        else:
+            assert "a" in await led.repository.subscriptions(led.topic)
+
+    run_virtual(lost())
 
 
 @pytest.mark.parametrize("loss", Loss)

@@ -206,6 +206,29 @@ def test_belief_counts_from_the_sending_of_a_renewal_and_not_from_its_answer() -
     run_virtual(slow())
 
 
+def test_a_session_that_was_given_up_is_not_renewed_and_the_next_one_opens_at_once() -> None:
+    async def given_up() -> None:
+        renewed: list[int] = []
+
+        class Counting(FaultyStore):
+            async def keep_alive(self, lease: int) -> float:
+                renewed.append(lease)
+                return await super().keep_alive(lease)
+
+        async with keeper(Counting(MemoryStore())).running() as one:
+            session = await one.wait_session()
+            await asyncio.sleep(20)
+            assert set(renewed) == {session.lease}
+            renewed.clear()
+            session.lose()
+            async with asyncio.timeout(1):
+                again = await one.wait_session()
+            await asyncio.sleep(20)
+            assert set(renewed) == {again.lease} != {session.lease}
+
+    run_virtual(given_up())
+
+
 @pytest.mark.parametrize("loss", Loss)
 def test_opening_a_session_survives_every_kind_of_loss(loss: Loss) -> None:
     async def lossy() -> None:

@@ -359,4 +359,4 @@ def _through(mark_delete: tuple[int, int]) -> set[int]:
 
 
 def test_memory_and_embedded_answer_the_same() -> None:
-    run_state_machine_as_test(SideBySide, settings=settings(max_examples=80, stateful_step_count=40))
+    run_state_machine_as_test(SideBySide, settings=settings(max_examples=60, stateful_step_count=40))

@@ -136,6 +136,8 @@ class Reader:
         self.subscription = subscription
         self.history = history
         self._generation = 0
+        self._drained: set[str] = set()
+        """Physical segments that were seen drained, which they stay: nobody seeks this subscription."""
 
     async def run(self) -> None:
         while True:
@@ -158,10 +160,14 @@ class Reader:
                 drained[segment.segment_id] = False
                 continue
             address = segment_address(self.topic, segment, incarnation=record.incarnation)
+            if address.physical in self._drained:
+                continue
             try:
                 moved |= await self._drain(address)
                 facts = await self.world.truth.describe(address)
                 drained[segment.segment_id] = facts.is_drained(self.subscription)
+                if drained[segment.segment_id]:
+                    self._drained.add(address.physical)
             except ScalableTopicsError:
                 markers = await self.world.repository.drained(self.topic)
                 drained[segment.segment_id] = (segment.segment_id, self.subscription) in markers

@@ -1,19 +1,24 @@
 """PROTOCOL 12, as far as it exists: looked at after every commit of the store, and again when everything is calm."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from scalable_topics.control.phases import children, every_segment, parents
+from scalable_topics.control.phases import announced_segments, children, every_segment, parents
 from scalable_topics.metadata.store import Compare, CreateRevisionIs, KeyValue, LeaseIs, Put, Write
+from scalable_topics.model.errors import ScalableTopicsError
 from scalable_topics.model.hash_range import FULL_RANGE, tiling_problem
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.operation import Operation, OperationKind, Outcome, Phase
 from scalable_topics.model.record import TopicRecord, TopicState, decode_record
-from scalable_topics.model.segment import SegmentInfo, SegmentState, segment_address
+from scalable_topics.model.segment import SegmentAddress, SegmentInfo, SegmentState, segment_address
 from scalable_topics.model.subscription import SubscriptionRecord, SubscriptionState
+from scalable_topics.segments.port import Call, Stamp
 from scalable_topics.segments.rows import SegmentRow
 from tests.simulation.cluster import PATHS, World
+
+FOREIGN = "somebody else"
 
 
 class Violation(AssertionError):
@@ -30,6 +35,7 @@ class Checker:
         self.terminated: dict[str, str] = {}
         """Physical segments that were terminated, and in which operation."""
         self.ended: dict[str, Outcome] = {}
+        self.foreign: set[str] = set()
         world.store.check = self.after_commit
 
     def after_commit(self, writes: Sequence[Write], compares: Sequence[Compare], revision: int) -> None:
@@ -125,8 +131,7 @@ class Checker:
         return row is not None and not row.terminated
 
     def _check_cursors(self, topic: TopicName, record: TopicRecord) -> None:
-        announced = record.operation is not None and record.operation.phase is Phase.SEALING
-        segments = every_segment(record) if announced else record.layout.segments
+        segments = announced_segments(record)
         for name, subscription in self._subscriptions(topic):
             if subscription.state is not SubscriptionState.READY:
                 continue
@@ -144,17 +149,44 @@ class Checker:
             raise Violation(f"8: a segment of {topic} is listed twice: {sorted(known)}")
         for row in self.world.disk.rows.segments(f"segment://{topic.tenant}/{topic.namespace}/{topic.local}/"):
             ours = row.stamp is not None and row.stamp.incarnation == record.incarnation
-            if ours and row.deleted_at_ms is None and row.name not in known:
+            if ours and row.deleted_at_ms is None and row.name not in known and row.name not in self.foreign:
                 raise Violation(f"8: {row.name} is nobody's")
+
+    async def make_foreign(self, address: SegmentAddress, stamp: Stamp) -> None:
+        """A segment that looks like ours and is not: nobody may touch it."""
+        loop = asyncio.get_running_loop()
+        call = Call(incarnation=stamp.incarnation, operation_id=FOREIGN, term=1, deadline=loop.time() + 1)
+        try:
+            await self.world.truth.create(address, stamp, (), call)
+        except ScalableTopicsError:
+            return
+        self.foreign.add(address.physical)
+        self.world.say(f"somebody made {address.physical}")
+
+    def check_foreign(self) -> None:
+        for physical in sorted(self.foreign):
+            row = self.world.disk.rows.segment(physical)
+            if row is None or row.deleted_at_ms is not None or row.terminated or row.next_entry:
+                raise Violation(f"5: {physical} is somebody else's, and was touched: {row}")
+            if self.world.disk.rows.cursors(row.id):
+                raise Violation(f"5: {physical} is somebody else's, and was given cursors")
 
     def check_calm(self) -> None:
         """When faults have stopped for long enough (9)."""
         for topic, record in self.records.items():
             if record.operation is not None or record.state is not TopicState.ACTIVE:
                 raise Violation(f"9: {topic} is {record.state} with {record.operation}")
-            for name, subscription in self._subscriptions(topic):
+            recorded = dict(self._subscriptions(topic))
+            for name, subscription in recorded.items():
                 if subscription.state is not SubscriptionState.READY:
                     raise Violation(f"9: subscription {name} of {topic} is {subscription.state}")
+            for segment in record.layout.segments.values():
+                row = self._row(topic, record, segment)
+                cursors = {cursor.name for cursor in self.world.disk.rows.cursors(row.id)} if row else set()
+                if cursors - recorded.keys():
+                    raise Violation(
+                        f"9: segment {segment.segment_id} has cursors of nobody: {cursors - recorded.keys()}"
+                    )
             leaders = [d.name for d in self.world.daemons.values() if topic in d.elections.led]
             if len(leaders) != 1:
                 raise Violation(f"9: {topic} is led by {leaders}")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from scalable_topics.control.controller import Request, TopicController
 from scalable_topics.model.errors import ScalableTopicsError
@@ -14,9 +15,10 @@ from scalable_topics.model.operation import FinishedOperation
 from scalable_topics.model.record import TopicState
 from scalable_topics.model.segment import segment_address
 from scalable_topics.model.subscription import InitialPosition, SubscriptionType
+from scalable_topics.segments.port import Stamp
 from tests.simulation.clients import History, Reader, Writer
 from tests.simulation.cluster import Daemon, World
-from tests.simulation.invariants import Checker, Violation
+from tests.simulation.invariants import FOREIGN, Checker, Violation
 from tests.virtual_time import jump, run_virtual
 
 TOPIC = TopicName.parse("topic://t/n/orders")
@@ -58,6 +60,7 @@ class Scenario:
             await asyncio.sleep(45)
             for task in people:
                 task.cancel()
+            await asyncio.wait(people)
             await self._calm()
             for task in clients:
                 task.cancel()
@@ -171,6 +174,8 @@ class Scenario:
                 self._storm(False)
             case 4:
                 await self._owner_down(seconds)
+            case 5 if self.rng.random() < 0.3:
+                await self._take_a_name()
             case _:
                 jump(self.rng.random() * 4)  # the whole machine stands still
 
@@ -201,6 +206,18 @@ class Scenario:
         await asyncio.sleep(seconds)
         self.world.bring_up(physical)
 
+    async def _take_a_name(self) -> None:
+        """Somebody else makes a segment under the name that the next split would use."""
+        try:
+            record = await self.world.record(TOPIC)
+            segment = self.rng.choice(record.layout.active)
+            half = segment.hash_range.split(2)[0]
+        except ScalableTopicsError:
+            return
+        child = replace(segment, segment_id=record.layout.next_segment_id, hash_range=half)
+        address = segment_address(TOPIC, child, incarnation=record.incarnation)
+        await self.checker.make_foreign(address, Stamp(record.incarnation, child.segment_id, FOREIGN))
+
     async def _calm(self) -> None:
         """Faults stop; in bounded time everything is whole by itself (9)."""
         self.world.say("calm")
@@ -230,6 +247,7 @@ class Scenario:
         for daemon in self.world.daemons.values():
             daemon.check_alive()
         self.checker.check_calm()
+        self.checker.check_foreign()
         for operation_id, done in self.accepted.items():
             if self.checker.ended.get(operation_id, done.outcome) is not done.outcome:
                 raise Violation(f"8: {done} was answered, and ended as {self.checker.ended[operation_id]}")

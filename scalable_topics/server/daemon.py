@@ -1,0 +1,170 @@
+"""One daemon, put together: its place in the store, the topics it leads, the segments it serves.
+
+What needs what is said once, by the order in `Daemon.running`; everything stops in the reverse order, so that the
+session, whose end frees all that this daemon holds, ends last.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from msgspec import Struct
+
+from scalable_topics.control.failpoints import failpoints_from_environment
+from scalable_topics.control.led_topic import ControlSettings, Surroundings
+from scalable_topics.control.owners import SegmentOwners
+from scalable_topics.control.service import ControlService
+from scalable_topics.metadata.elections import Elections
+from scalable_topics.metadata.etcd import EtcdSettings, EtcdStore
+from scalable_topics.metadata.heartbeats import SWEEP_SECONDS, Heartbeat
+from scalable_topics.metadata.marker import ensure_marker
+from scalable_topics.metadata.monitor import StoreMonitor
+from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
+from scalable_topics.metadata.repository import Repository
+from scalable_topics.metadata.session import DEFAULT_TTL_SECONDS, BrokerInfo, SessionKeeper, decode_broker
+from scalable_topics.metadata.view import StoreView
+from scalable_topics.model.errors import DecodeError
+from scalable_topics.model.names import TopicName
+from scalable_topics.model.paths import DEFAULT_ROOT, StorePaths
+from scalable_topics.segments.embedded import open_segments
+from scalable_topics.segments.store import Segments
+
+PROBE_SECONDS: Final = 0.5
+"""How long another daemon may take to say that it is there."""
+
+log = logging.getLogger(__name__)
+
+
+class DaemonSettings(Struct, frozen=True, kw_only=True):
+    """What a daemon is told at its start."""
+
+    etcd: EtcdSettings
+    data: Path
+    """Directory of the segments, shared by the daemons of this machine."""
+    broker_id: str
+    """Of this daemon alone."""
+    root: str = DEFAULT_ROOT
+    """Prefix of all keys in the store."""
+    cluster_name: str = "standalone"
+    """Must be the same for all daemons that share a root."""
+    ttl_seconds: int = DEFAULT_TTL_SECONDS
+    """Of the lease: how long a daemon that died still counts."""
+    sweep_seconds: float = SWEEP_SECONDS
+    """Between two heartbeats."""
+    control: ControlSettings = ControlSettings()
+
+
+class Daemon:
+    """To be made inside a running event loop, and kept `running`."""
+
+    def __init__(self, settings: DaemonSettings, segments: Segments, http: aiohttp.ClientSession, web_url: str) -> None:
+        self.settings = settings
+        self.paths = StorePaths(settings.root)
+        self.store = EtcdStore(settings.etcd)
+        self.repository = Repository(self.store, self.paths)
+        self.segments = segments
+        self._http = http
+        info = BrokerInfo(
+            broker_id=settings.broker_id, broker_url=web_url, web_url=web_url, process=secrets.token_hex(8)
+        )
+        self.keeper = SessionKeeper(self.store, self.paths, info, ttl_seconds=settings.ttl_seconds)
+        self.view = StoreView(self.store, self.paths)
+        self.elections = Elections(self.store, self.paths, self.keeper, self.view, is_idle=self._is_idle)
+        self.monitor = StoreMonitor(self.store)
+        self.heartbeat = Heartbeat(
+            self.repository, self.keeper, wall_clock_ms=_now_ms, interval_seconds=settings.sweep_seconds
+        )
+        around = Surroundings(
+            repository=self.repository,
+            segments=segments,
+            now_ms=_now_ms,
+            new_id=lambda: secrets.token_hex(8),
+            may_seal=self._may_seal,
+            settings=settings.control,
+            failpoints=failpoints_from_environment(),
+        )
+        self.control = ControlService(self.elections, around)
+        self.owners = SegmentOwners(self.repository, segments, self.keeper, self.view, answers=self._answers)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Daemon"]:
+        """Raises `MustStop` (in a group) when another process has taken the name over."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.store.close)
+            await self._ensure_marker()
+            await stack.enter_async_context(self.keeper.running())
+            await stack.enter_async_context(self.view.running())
+            await stack.enter_async_context(self.monitor.running())
+            await stack.enter_async_context(self.heartbeat.running())
+            await stack.enter_async_context(self.elections.running())
+            await stack.enter_async_context(self.owners.running())
+            await stack.enter_async_context(self.control.running())
+            yield self
+
+    async def wait_ready(self) -> None:
+        """Until it lives in the store and has read it."""
+        await self.keeper.wait_session()
+        await self.view.wait_ready()
+
+    def leader_of(self, topic: TopicName) -> BrokerInfo | None:
+        """As this daemon's view has it: a living daemon's own word of where it is; None = nobody leads now."""
+        items = self.view.state.items
+        leader = items.get(self.paths.controller(topic))
+        if leader is None:
+            return None
+        for key, item in items.items():
+            if item.lease == leader.lease and self.paths.broker_of(key) is not None:
+                return _broker(item.value, key)
+        return None
+
+    async def _ensure_marker(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await ensure_marker(self.store, self.paths, cluster_name=self.settings.cluster_name)
+            except TRANSIENT as error:
+                log.warning("waiting for the store broker=%s: %s", self.settings.broker_id, in_words(error))
+                await backoff.wait()
+            else:
+                return
+
+    def _is_idle(self, topic: TopicName) -> bool:
+        return self.control.is_idle(topic)
+
+    def _may_seal(self) -> bool:
+        session = self.keeper.session
+        return session is not None and session.may_seal()
+
+    async def _answers(self, info: BrokerInfo) -> bool:
+        timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+        try:
+            async with self._http.get(f"{info.web_url}/health", timeout=timeout) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+
+@asynccontextmanager
+async def daemon(settings: DaemonSettings, *, web_url: str) -> AsyncIterator[Daemon]:
+    """A running daemon on its data directory; everything it opened is closed with the block."""
+    async with AsyncExitStack() as stack:
+        segments = await open_segments(settings.data)
+        stack.push_async_callback(segments.close)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield await stack.enter_async_context(Daemon(settings, segments, http, web_url).running())
+
+
+def _broker(data: bytes, key: str) -> BrokerInfo | None:
+    try:
+        return decode_broker(data, subject=key)
+    except DecodeError:
+        return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
