@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from scalable_topics.control import phases
 from scalable_topics.control.failpoints import Failpoint
+from scalable_topics.control.garbage import ProofsOfAbsence
 from scalable_topics.control.led_topic import OWNER_ERRORS, LedTopic
 from scalable_topics.metadata.patience import in_words
 from scalable_topics.metadata.store import DeletePrefix
 from scalable_topics.model.errors import NotFound
 from scalable_topics.model.journal import JournalRow
 from scalable_topics.model.record import TopicRecord, TopicState
-from scalable_topics.model.segment import SegmentAddress, SegmentInfo, SegmentState
+from scalable_topics.model.segment import SegmentInfo, SegmentState
 from scalable_topics.model.subscription import DrainedMarker, SubscriptionState
 from scalable_topics.policy.retention import sweep
-from scalable_topics.segments.errors import Unusable
 from scalable_topics.segments.port import SegmentFacts
 
 MAX_PRUNED_AT_ONCE: Final = 50
@@ -46,7 +46,8 @@ class Swept(Struct, frozen=True, kw_only=True):
 class Collector:
     def __init__(self, topic: LedTopic) -> None:
         self._topic = topic
-        self._absent_since_ms: dict[str, int] = {}
+        around = topic.around
+        self._proofs = ProofsOfAbsence(around.segments, apart_seconds=around.settings.absent_check_seconds)
         self.orphans: tuple[str, ...] = ()
         """As the last round found them."""
 
@@ -151,7 +152,7 @@ class Collector:
         return self._topic.around.settings.retention_minutes
 
     async def _delete_garbage(self) -> tuple[str, ...]:
-        gone = [physical for physical in self._topic.now.garbage if await self._is_proven_gone(physical)]
+        gone = [physical for physical in self._topic.now.garbage if await self._is_gone(physical)]
         if gone:
 
             def change(record: TopicRecord) -> TopicRecord:
@@ -159,29 +160,13 @@ class Collector:
 
             await self._topic.update(change)
             for physical in gone:
-                self._absent_since_ms.pop(physical, None)
+                self._proofs.forget(physical)
         return tuple(gone)
 
-    async def _is_proven_gone(self, physical: str) -> bool:
-        """Deleted, and found absent twice."""
-        address = SegmentAddress(physical, physical)
-        segments = self._topic.around.segments
-        try:
-            await self._topic.call("garbage", lambda call: segments.delete(address, call))
-            await self._topic.reach(Failpoint.CLEAN_UP_HALF_DONE)
-            await self._topic.call("", lambda _: segments.describe(address))
-        except NotFound:
-            now_ms = self._topic.around.now_ms()
-            first = self._absent_since_ms.setdefault(physical, now_ms)
-            return now_ms - first >= self._topic.around.settings.absent_check_seconds * 1000
-        except Unusable as error:
-            log.error(  # noqa: TRY400 - the sentence says it all
-                "garbage is not ours to delete physical=%s: %s", physical, error
-            )
-        except OWNER_ERRORS as error:
-            log.info("garbage not deleted yet physical=%s: %s", physical, in_words(error))
-        self._absent_since_ms.pop(physical, None)
-        return False
+    async def _is_gone(self, physical: str) -> bool:
+        gone = await self._proofs.delete(physical, lambda work: self._topic.call("garbage", work))
+        await self._topic.reach(Failpoint.CLEAN_UP_HALF_DONE)
+        return gone
 
     async def _find_orphans(self) -> tuple[str, ...]:
         before = set(self._listed())

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from scalable_topics.control.controller import etag
+from scalable_topics.control.led_topic import ControlSettings
 from scalable_topics.control.phases import children
 from scalable_topics.model.errors import CapReached, InvalidArgument, NotFound, WrongState
 from scalable_topics.model.operation import OperationKind, Outcome
@@ -185,3 +186,21 @@ def test_a_topic_whose_leader_dies_is_finished_by_the_next() -> None:
                 await splitting
 
     run_virtual(crash())
+
+
+def test_what_is_left_of_a_deleted_topic_is_deleted_by_one_of_the_daemons() -> None:
+    async def leftovers() -> None:
+        world = World()
+        async with daemons(world, "a", "b", settings=replace(ControlSettings(), gc_interval_seconds=30)) as members:
+            topic = await created(members, segments=3)
+            incarnation = topic.record.incarnation
+            await topic.split({0: 2}, ME)
+            await topic.delete(ME)
+            assert len((await world.repository.garbage())[incarnation].value) == 5
+            again = await created(members, segments=1)
+            assert again.record.incarnation != incarnation
+            await asyncio.sleep(70)
+            assert await world.repository.garbage() == {}
+            assert len(await members[0].segments.list()) == 1, "the new life of the topic keeps its own"
+
+    run_virtual(leftovers())

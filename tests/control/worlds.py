@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from scalable_topics.control.controller import Request, TopicController
 from scalable_topics.control.failpoints import Failpoints, NoFailpoints
 from scalable_topics.control.led_topic import ControlSettings, Surroundings
+from scalable_topics.control.leftovers import Leftovers
 from scalable_topics.control.service import ControlService
 from scalable_topics.metadata.elections import Elections
 from scalable_topics.metadata.memory import MemoryStore
@@ -76,6 +77,7 @@ class Daemon:
             failpoints=failpoints or NoFailpoints(),
         )
         self.service = ControlService(self.elections, around)
+        self.leftovers = Leftovers(name, around)
 
     def _is_idle(self, topic: TopicName) -> bool:
         return self.service.is_idle(topic)
@@ -91,6 +93,7 @@ class Daemon:
             self.view.running(),
             self.elections.running(),
             self.service.running(),
+            self.leftovers.running(),
         ):
             yield self
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from scalable_topics.control.controller import TopicController
 from scalable_topics.control.failpoints import Failpoint, Failpoints
 from scalable_topics.control.led_topic import ControlSettings, Surroundings
+from scalable_topics.control.leftovers import Leftovers
 from scalable_topics.control.service import ControlService
 from scalable_topics.metadata.elections import Elections
 from scalable_topics.metadata.memory import MemoryStore
@@ -246,6 +247,7 @@ class Daemon:
             **more,
         )
         self.service = ControlService(self.elections, around)
+        self.leftovers = Leftovers(name, around)
         self._life: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -254,7 +256,7 @@ class Daemon:
 
     async def _run(self) -> None:
         async with AsyncExitStack() as stack:
-            for part in (self.keeper, self.view, self.elections, self.service):
+            for part in (self.keeper, self.view, self.elections, self.service, self.leftovers):
                 await stack.enter_async_context(part.running())
             await asyncio.Event().wait()
 

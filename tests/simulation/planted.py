@@ -18,6 +18,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from scalable_topics.control import collector, executor, phases, steps, subscriptions
+from scalable_topics.control.failpoints import Failpoint
 from scalable_topics.control.steps import CommitAbort, CommitDone, CommitSealing, Run, Stage, Terminate
 from scalable_topics.metadata.leadership import Leadership
 from scalable_topics.metadata.store import CreateRevisionIs
@@ -229,10 +230,11 @@ def _stale_terms_are_obeyed() -> Any:
 def _unreachable_is_gone() -> Any:
     """Garbage is forgotten without a proof that it is gone."""
 
-    async def gone(self: collector.Collector, physical: str) -> bool:  # noqa: ARG001
-        return True
+    async def gone(self: collector.Collector, physical: str) -> bool:
+        await self._topic.reach(Failpoint.CLEAN_UP_HALF_DONE)
+        return bool(physical)
 
-    return patch.object(collector.Collector, "_is_proven_gone", gone)
+    return patch.object(collector.Collector, "_is_gone", gone)
 
 
 def _seeks_keep_their_markers() -> Any:
