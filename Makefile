@@ -54,7 +54,8 @@ mutants: setup ## mutation testing of model/, policy/ and metadata/ (up to 45 mi
 bench: setup ## measure core, store, watch and whole daemons (some 5 minutes); writes docs/benchmarks.md and .json
 	$(BIN)/python -m tests.bench
 
-chaos: setup ## faults on real processes for half an hour: make chaos MINUTES=5
+chaos: setup ## the crash matrix on real processes, then faults for half an hour: make chaos MINUTES=5
+	$(BIN)/python -m tests.cluster.matrix
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),30)
 
 lock: ## resolve the newest allowed versions into locks/ (hashes, no index addresses)

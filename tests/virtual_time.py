@@ -5,6 +5,7 @@ stands still while a thread works for the loop; sockets and child processes have
 """
 
 import asyncio
+import itertools
 import math
 import selectors
 from collections.abc import Callable, Coroutine
@@ -30,11 +31,26 @@ class RealWork(AssertionError):
     """A socket or a process on virtual time: the clock would run away while the world answers."""
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """Hashed by its number and not by its address: sets of tasks are then walked in the same order in every run."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._number = next(self._numbers)
+        super().__init__(*arguments, **named)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = 1_000.0
         self._in_threads = 0
         super().__init__(_JumpingSelector(self))
+        NumberedTask._numbers = itertools.count()
+        self.set_task_factory(lambda loop, work, context=None: NumberedTask(work, loop=loop, context=context))
 
     def time(self) -> float:
         return self._now

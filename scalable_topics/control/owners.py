@@ -24,11 +24,11 @@ from scalable_topics.metadata.repository import Conflict, Repository, Stored
 from scalable_topics.metadata.session import BrokerInfo, Role, Session, SessionKeeper
 from scalable_topics.metadata.store import KeyValue
 from scalable_topics.metadata.view import StoreView, ViewChange
-from scalable_topics.model.errors import DecodeError, NotFound, Unavailable, WrongState
+from scalable_topics.model.errors import NotFound, Unavailable, WrongState
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.operation import Phase
 from scalable_topics.model.ownership import SegmentOwner
-from scalable_topics.model.record import TopicRecord, TopicState, decode_record
+from scalable_topics.model.record import TopicRecord, TopicState
 from scalable_topics.model.segment import SegmentAddress, SegmentInfo, segment_address
 from scalable_topics.policy.ranking import ranked
 from scalable_topics.segments.errors import Detached, Fenced
@@ -65,8 +65,6 @@ class _Serving(Struct, frozen=True, kw_only=True):
     """In whose name; None = none: the store is away, and the segment's row says that nobody has taken over."""
     owner_term: int
     owner_revision: int
-    record_revision: int
-    record_life: int
 
 
 _Key = tuple[TopicName, int]
@@ -149,13 +147,11 @@ class SegmentOwners:
                 following.cancel()
                 end()
                 self._evict_all()
-                self._held.clear()
                 self._tasks = None
 
     async def _follow_sessions(self) -> None:
         while True:
             session = await self._keeper.wait_session()
-            self._held.clear()
             await session.wait_lost()
             self._held = {key: one for key, one in self._serving.items() if one.session is session}
             self._evict_all()
@@ -234,8 +230,6 @@ class SegmentOwners:
                 session=session,
                 owner_term=known.value.owner_term,
                 owner_revision=known.mod_revision,
-                record_revision=record.mod_revision,
-                record_life=record.create_revision,
             )
         raise Unavailable("its owner keeps changing", subject=_subject(*key), remedy="ask again")
 
@@ -284,43 +278,25 @@ class SegmentOwners:
                 raise OwnedElsewhere(brokers[name].value, subject=_subject(topic, segment_id))
 
     def _take(self, change: ViewChange) -> None:
-        """What the store tells of the topics that are served."""
+        """Owner keys tell everything: they go with their topic and with a segment that is pruned."""
         if change.after.generation != change.before.generation:
             self._evict_all()
             return
         if not self._serving:
             return
         for each in change.changes:
-            found = self._repository.paths.topic_of(each.key)
-            if found is None:
-                continue
-            topic, part = found
-            if not part:
-                self._take_record(topic, each.after, change.after.revision)
-            elif part.endswith("/owner"):
-                self._take_owner(each.key, topic, each.after, change.after.revision)
+            if each.key.endswith("/owner"):
+                self._take_owner(each.key, each.after, change.after.revision)
 
-    def _take_record(self, topic: TopicName, item: KeyValue | None, revision: int) -> None:
-        ours = [(key, one) for key, one in self._serving.items() if key[0] == topic]
-        if not ours:
+    def _take_owner(self, path: str, item: KeyValue | None, revision: int) -> None:
+        found = self._repository.paths.topic_of(path)
+        segment_id = found[1].split("/")[1] if found is not None else ""
+        if found is None or not segment_id.isdecimal():
             return
-        try:
-            record = decode_record(item.value, subject=str(topic)) if item is not None else None
-        except DecodeError as error:
-            log.warning("a topic that is served cannot be read: %s", error)
-            return
-        for key, one in ours:
-            if (item.mod_revision if item is not None else revision) <= one.record_revision:
-                continue
-            same_life = item is not None and item.create_revision == one.record_life
-            if record is None or not same_life or _announced(record, key[1]) is None:
-                self._evict(key, one)
-
-    def _take_owner(self, path: str, topic: TopicName, item: KeyValue | None, revision: int) -> None:
-        at = item.mod_revision if item is not None else revision
-        for key, one in list(self._serving.items()):
-            if key[0] == topic and at > one.owner_revision and self._repository.paths.owner(*key) == path:
-                self._evict(key, one)
+        key = found[0], int(segment_id)
+        one = self._serving.get(key)
+        if one is not None and (item.mod_revision if item is not None else revision) > one.owner_revision:
+            self._evict(key, one)
 
     def _evict(self, key: _Key, serving: _Serving) -> None:
         if self._serving.get(key) is serving:

@@ -154,9 +154,9 @@ class ControlService:
         while self._leads(leadership):
             try:
                 await self._control_once(leadership)
-            except Deposed:
-                log.info("deposed topic=%s term=%d", topic, leadership.term)
-                return
+            except Deposed as error:
+                # As a rule the loop ends here. If this daemon leads after all, it must not stay without a controller.
+                log.info("deposed topic=%s term=%d: %s", topic, leadership.term, error)
             except Gone:
                 return
             except TRANSIENT as error:

@@ -73,7 +73,8 @@ class MemoryStore:
         self._history: list[tuple[int, tuple[Event, ...]]] = []
         self._leases: dict[int, _Lease] = {}
         self._lease_ids = count(1)
-        self._watchers: set[asyncio.Event] = set()
+        self._watchers: dict[asyncio.Event, None] = {}
+        """In the order in which they came, so that a simulation can be repeated."""
 
     async def get(self, *keys: str) -> Snapshot:
         found = (self._at(key, self._revision) for key in sorted(set(keys)))
@@ -120,7 +121,7 @@ class MemoryStore:
     async def watch(self, prefix: str, *, after_revision: int) -> AsyncGenerator[WatchBatch, None]:
         check_watch(prefix, after_revision)
         news, life = asyncio.Event(), self._life
-        self._watchers.add(news)
+        self._watchers[news] = None
         seen = after_revision
         try:
             self._ensure_remembered(seen + 1)
@@ -139,7 +140,7 @@ class MemoryStore:
                     news.clear()
                     await news.wait()
         finally:
-            self._watchers.discard(news)
+            del self._watchers[news]
 
     async def health(self) -> StoreHealth:
         used = sum(len(v.value) for of in self._versions.values() for v in of if isinstance(v, KeyValue))
@@ -278,7 +279,7 @@ class MemoryStore:
             self._write([Delete(key) for key in sorted(ended.keys)])
 
     def _tell(self) -> None:
-        for watcher in self._watchers:
+        for watcher in tuple(self._watchers):
             watcher.set()
 
 

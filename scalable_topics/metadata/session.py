@@ -83,8 +83,7 @@ class Session:
         self.broker_revision = 0
         """Create revision of the broker key: what `reporterSession` and campaigns compare."""
         self._lost = asyncio.Event()
-        self._believed_until = granted_at
-        self.renewed(granted_at)
+        self._believed_until = granted_at + ttl_seconds - BELIEF_MARGIN_SECONDS
 
     @property
     def alive(self) -> bool:
@@ -104,7 +103,11 @@ class Session:
         return self.seconds_left() >= (self.ttl_seconds - BELIEF_MARGIN_SECONDS) * 2 / 3
 
     def renewed(self, sent_at: float) -> None:
-        """The store has answered a renewal that was *sent* then. An older answer that comes late takes nothing back."""
+        """The store has answered a renewal that was sent then. Too late for a session that was not believed in any
+        more when the answer came: somebody may have acted on that, so it stays lost.
+        """
+        if not self.alive:
+            self.lose()
         self._believed_until = max(self._believed_until, sent_at + self.ttl_seconds - BELIEF_MARGIN_SECONDS)
 
     def lose(self) -> None:

@@ -95,7 +95,7 @@ class Cell(Struct, frozen=True):
 CELLS = tuple(Cell(work, failpoint, fault) for work in Work for failpoint, fault in product(PASSED[work], Fault))
 
 
-class Outside(Struct):
+class Run(Struct):
     """A cell as it is run, with its story."""
 
     cell: Cell
@@ -254,7 +254,7 @@ class Outside(Struct):
     async def caught_up(self, reader: Reader) -> bool:
         """Everything that was acknowledged is delivered, or nothing more comes."""
         read = await reader.read_round()
-        got = {word for word, _ in self.history.delivered[SUBSCRIPTION]}
+        got = {word for word, _, _ in self.history.delivered[SUBSCRIPTION]}
         return not read and self.history.acknowledged.keys() <= got
 
     async def done_once(self) -> list[str]:
@@ -298,7 +298,7 @@ async def _run(cell: Cell, story: list[str], etcd: EtcdCluster | None, root: str
     async with cluster(etcd=etcd, root=root, failpoint=cell.failpoint) as c:
         try:
             async with asyncio.timeout(CELL_SECONDS):
-                return await Outside(cell, c, story, History()).run()
+                return await Run(cell, c, story, History()).run()
         finally:
             story += [f"log of {one.name}: {_tail(one)}" for one in c.daemons]
 

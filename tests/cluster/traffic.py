@@ -13,23 +13,31 @@ from tests.cluster.harness import Cluster
 
 KEYS = 5
 PAUSE_SECONDS = 0.02
+REPEATED = 3
+"""Every so many-th message is sent once more after its answer, as if that had been lost."""
 
 Word = tuple[str, int]
 """Producer and sequence."""
+Place = tuple[int, int]
+"""Segment and entry."""
 
 
 class History(Struct):
     acknowledged: dict[Word, str] = field(default_factory=dict)
     """And their keys, in the order of their acknowledgement."""
-    delivered: dict[str, list[tuple[Word, str]]] = field(default_factory=dict)
+    delivered: dict[str, list[tuple[Word, str, Place]]] = field(default_factory=dict)
     """By subscription, in order; repetitions too."""
 
     def problems(self) -> list[str]:
         """What must never happen, and did."""
         found = []
         for name, deliveries in self.delivered.items():
-            first = list(dict.fromkeys(deliveries))
-            lost = self.acknowledged.keys() - {word for word, _ in first}
+            places: dict[Word, set[Place]] = {}
+            for word, _, place in deliveries:
+                places.setdefault(word, set()).add(place)
+            found += [f"{word} is stored twice: {sorted(at)}" for word, at in places.items() if len(at) > 1]
+            first = list(dict.fromkeys((word, key) for word, key, _ in deliveries))
+            lost = self.acknowledged.keys() - places.keys()
             if lost:
                 found.append(f"{name} never got {len(lost)} acknowledged messages, such as {sorted(lost)[:3]}")
             last: dict[tuple[str, str], int] = {}
@@ -74,8 +82,8 @@ class TopicGone(Exception):
 
 
 class Writer:
-    """Sends one message after the other, each until it is acknowledged, and follows terminated segments to the
-    children that their owners announce.
+    """Sends one message after the other, each until it is acknowledged, some of them twice; follows terminated
+    segments to the children that their owners announce.
     """
 
     def __init__(self, c: Cluster, topic: TopicName, name: str, history: History) -> None:
@@ -104,8 +112,9 @@ class Writer:
         key = f"{self.name}-{sequence % KEYS}"
         payload = base64.b64encode(f"{self.name} {sequence}".encode()).decode()
         message = {"payload": payload, "producer": self.name, "sequence": sequence, "key": key}
-        while not await self._offer(key, {"messages": [message]}):
-            pass
+        for _ in range(2 if sequence % REPEATED == 0 else 1):
+            while not await self._offer(key, {"messages": [message]}):
+                pass
         self.history.acknowledged[self.name, sequence] = key
         self.sent += 1
 
@@ -206,7 +215,8 @@ class Reader:
         for entry in read["entries"]:
             message = entry["message"]
             if message["producer"] != "probe":
-                self._got.append(((message["producer"], message["sequence"]), message["key"]))
+                word = message["producer"], message["sequence"]
+                self._got.append((word, message["key"], (segment_id, entry["position"][1])))
         if read["entries"]:
             through = read["entries"][-1]["position"]
             await self.c.ask("POST", path("ack"), body={"subscription": self.subscription, "through": through})

@@ -262,3 +262,21 @@ def test_pitfall_a_full_store_or_none_at_the_start_is_waited_for() -> None:
                 await one.wait_session()
 
     run_virtual(waiting())
+
+
+def test_a_session_that_was_not_believed_in_for_a_moment_stays_lost() -> None:
+    """The process stands still while a renewal is on its way; its answer comes after belief has ended, and others may
+    have seen that it had.
+    """
+
+    async def stood_still() -> None:
+        loop = asyncio.get_running_loop()
+        session = Session(lease=1, ttl_seconds=10, granted_at=loop.time())
+        sent_at = loop.time() + 5
+        jump(9.5)
+        assert not session.alive
+        session.renewed(sent_at)
+        assert not session.alive
+        await asyncio.wait_for(session.wait_lost(), 1)
+
+    run_virtual(stood_still())

@@ -36,9 +36,23 @@ class Checker:
         """Physical segments that were terminated, and in which operation."""
         self.ended: dict[str, Outcome] = {}
         self.foreign: set[str] = set()
+        self.first: Exception | None = None
+        """What was violated first."""
         world.store.check = self.after_commit
 
     def after_commit(self, writes: Sequence[Write], compares: Sequence[Compare], revision: int) -> None:
+        """Called inside whoever commits, so what is found is kept: a daemon would take it for a failure of its own."""
+        try:
+            self._after_commit(writes, compares, revision)
+        except Exception as error:
+            self.first = self.first or error
+            raise
+
+    def raise_first(self) -> None:
+        if self.first is not None:
+            raise self.first
+
+    def _after_commit(self, writes: Sequence[Write], compares: Sequence[Compare], revision: int) -> None:
         self.steps += 1
         for write in writes:
             found = PATHS.topic_of(write.key) if isinstance(write, Put) else None

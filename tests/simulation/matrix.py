@@ -185,6 +185,7 @@ class _Cell:
                 Daemon(self.world, name).start()
         async with asyncio.timeout(CALM_SECONDS):
             while not await self._is_calm():
+                self.checker.raise_first()
                 await asyncio.sleep(1)
 
     async def _is_calm(self) -> bool:
@@ -197,6 +198,7 @@ class _Cell:
         return True
 
     async def _verdict(self, writer: Writer, reader: Reader) -> None:
+        self.checker.raise_first()
         for daemon in self.world.daemons.values():
             daemon.check_alive()
         if not self.hit.reached:

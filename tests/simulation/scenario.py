@@ -240,10 +240,12 @@ class Scenario:
                     except Violation:
                         await asyncio.sleep(1)
         except TimeoutError:
+            self.checker.raise_first()
             self.checker.check_calm()
             raise
 
     async def _verdict(self) -> None:
+        self.checker.raise_first()
         for daemon in self.world.daemons.values():
             daemon.check_alive()
         self.checker.check_calm()
