@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help setup run lint format test conformance mutants bench chaos lock clean
+.PHONY: help setup run lint format test conformance mutants planted sim bench chaos lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,12 @@ conformance: setup ## run a cases file: make conformance CASES=path
 
 mutants: setup ## mutation testing of model/, policy/ and metadata/ (up to 45 minutes)
 	$(BIN)/python -m tests.mutants
+
+planted: setup ## switch on deliberate mistakes of the protocol: the simulation must find every one
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.planted
+
+sim: setup ## simulate clusters under faults: make sim SEEDS=7, or SEEDS=1000:+400 (from, count)
+	$(BIN)/python -m tests.simulation $(or $(SEEDS),0:+400)
 
 bench: setup ## measure core, store, watch and whole daemons (some 5 minutes); writes docs/benchmarks.md and .json
 	$(BIN)/python -m tests.bench

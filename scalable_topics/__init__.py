@@ -1,1 +1,1 @@
-"""Scalable topics for the Pulsar you already run. `docs/architecture.md` draws the rooms of this package."""
+"""Scalable topics for the Pulsar you already run. `docs/architecture.md` draws the packages."""

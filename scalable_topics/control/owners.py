@@ -204,21 +204,27 @@ class SegmentOwners:
 
     async def _claim(self, key: _Key, session: Session) -> _Serving:
         topic, segment_id = key
-        record = await self._repository.topic(topic)
-        if record is None:
-            raise NotFound("there is no such topic", subject=str(topic))
-        segment = _claimable(topic, record.value, segment_id)
-        address = segment_address(topic, segment, incarnation=record.value.incarnation)
         least = 1
         for _ in range(MAX_CLAIMS):
-            known = await self._own(key, session, record, address, least)
-            if known is None:
-                continue
+            record, known, brokers = await asyncio.gather(
+                self._repository.topic(topic), self._repository.owner(topic, segment_id), self._repository.brokers()
+            )
+            if record is None:
+                raise NotFound("there is no such topic", subject=str(topic))
+            segment = _claimable(topic, record.value, segment_id)
+            address = segment_address(topic, segment, incarnation=record.value.incarnation)
             try:
+                if not self._is_ours(known, session, least):
+                    await self._ensure_nobody_else(key, address, known, brokers)
+                    known = await self._take_over(key, session, record, known, least)
                 served = await self._segments.serve(address, owner_term=known.value.owner_term)
+            except Conflict:
+                if not session.alive:
+                    raise Unavailable("this daemon's session is over", subject=_subject(*key)) from None
+                continue
             except Fenced:
                 # Somebody was faster; or the store came from a backup and is behind the data: then the term must rise.
-                least = 2 * known.value.owner_term
+                least = 2 * max(least, known.value.owner_term if known is not None else 1)
                 continue
             log.info("serving topic=%s segment=%d owner_term=%d", topic, segment_id, known.value.owner_term)
             return _Serving(
@@ -233,38 +239,8 @@ class SegmentOwners:
             )
         raise Unavailable("its owner keeps changing", subject=_subject(*key), remedy="ask again")
 
-    async def _own(
-        self, key: _Key, session: Session, record: Stored[TopicRecord], address: SegmentAddress, least: int
-    ) -> Stored[SegmentOwner] | None:
-        """The recorded ownership of this daemon, with a term of at least that; None = look again."""
-        topic, segment_id = key
-        me = self._keeper.info.broker_id
-        known = await self._repository.owner(topic, segment_id)
-        ours = SegmentOwner(broker_id=me, broker_session=session.broker_revision, owner_term=least)
-        if known is not None:
-            if _same_owner(known.value, ours):
-                if known.value.owner_term >= least:
-                    return known
-            else:
-                brokers = await self._repository.brokers()
-                owner = brokers.get(known.value.broker_id)
-                if owner is not None and owner.create_revision == known.value.broker_session:
-                    raise OwnedElsewhere(owner.value, subject=_subject(topic, segment_id))
-                await self._prefer_others(address, brokers, topic, segment_id)
-            term = max(least, known.value.owner_term + 1)
-            ours = SegmentOwner(broker_id=me, broker_session=session.broker_revision, owner_term=term)
-        else:
-            await self._prefer_others(address, await self._repository.brokers(), topic, segment_id)
-        try:
-            return await self._repository.take_ownership(session, topic, segment_id, ours, record=record, known=known)
-        except Conflict:
-            if not session.alive:
-                raise Unavailable("this daemon's session is over", subject=me, remedy="ask another") from None
-            found = await self._repository.topic(topic)
-            if found is None or found.create_revision != record.create_revision:
-                raise NotFound("the topic has been removed", subject=str(topic)) from None
-            return None
-
+    def _is_ours(self, known: Stored[SegmentOwner] | None, session: Session, least: int) -> "TypeGuard[Stored[SegmentOwner]]":
+        return known is not None and known.value.owner_term >= least
     async def _prefer_others(
         self, address: SegmentAddress, brokers: Mapping[str, Stored[BrokerInfo]], topic: TopicName, segment_id: int
     ) -> None:
