@@ -29,8 +29,8 @@ else
 endif
 	@touch $@
 
-run: setup ## rehearse a day of load on one topic and see it split and merge, with reasons
-	$(BIN)/scalable-topics rehearse
+run: setup ## a local cluster: etcd and three daemons on loopback, with a demo topic (Ctrl-C ends it)
+	$(BIN)/scalable-topics dev --data .run --brokers 3
 
 lint: setup ## ruff, strict types, layers
 	$(BIN)/ruff check .
@@ -52,7 +52,7 @@ mutants: setup ## mutation testing of model/, policy/ and metadata/ (up to 45 mi
 	$(BIN)/python -m tests.mutants
 
 planted: setup ## switch on deliberate mistakes of the protocol: the simulation must find every one
-	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.planted
+	$(BIN)/python -m tests.simulation.planted
 
 sim: setup ## simulate clusters under faults: make sim SEEDS=7, or SEEDS=1000:+400 (from, count)
 	$(BIN)/python -m tests.simulation $(or $(SEEDS),0:+400)

@@ -78,6 +78,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_done)
         return future
 
+    async def shutdown_default_executor(self) -> None:
+        """It waits in a thread of its own."""
+        self._in_threads += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._in_threads -= 1
+
     def _thread_done(self, _: "asyncio.Future[Any]") -> None:
         self._in_threads -= 1
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from scalable_topics.cli import broker, rehearse, store
+from scalable_topics.cli import broker, config, dev, rehearse, store
 from scalable_topics.model.errors import ScalableTopicsError
 
 
@@ -14,8 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     rehearse.add_command(commands)
+    dev.add_command(commands)
     broker.add_command(commands)
     store.add_command(commands)
+    config.add_command(commands)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))

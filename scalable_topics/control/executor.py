@@ -141,8 +141,8 @@ class Executor:
 
     async def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case MakeSegment(segment=segment):
-                await self._make(segment)
+            case MakeSegment(segment=segment, attempt=attempt):
+                await self._make(segment, attempt)
             case CommitSealing():
                 await self._commit_sealing()
             case CommitOtherIds(foreign=foreign):
@@ -181,7 +181,7 @@ class Executor:
             )
             return
 
-    async def _make(self, segment: SegmentInfo) -> None:
+    async def _make(self, segment: SegmentInfo, attempt: int) -> None:
         address, stamp = self._topic.address(segment), self._topic.stamp(segment, self.operation_id)
         names = self._subscriptions
         await self._topic.reach(Failpoint.CURSOR_MISSING)
@@ -204,7 +204,7 @@ class Executor:
                 failed=lambda why: self._unreachable(segment.segment_id, why),
             )
         await self._topic.reach(Failpoint.ONE_CHILD_MADE)
-        self._say(SegmentMade(segment.segment_id))
+        self._say(SegmentMade(segment.segment_id, attempt))
 
     async def _commit_sealing(self) -> None:
         while not self._topic.around.may_seal():

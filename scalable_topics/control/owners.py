@@ -11,29 +11,34 @@ before all ranks, which is why this settles: whoever is pointed at either owns, 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from scalable_topics.metadata.patience import keep_running
+from scalable_topics.control import phases
+from scalable_topics.metadata.patience import TRANSIENT, in_words, keep_running
 from scalable_topics.metadata.repository import Conflict, Repository, Stored
-from scalable_topics.metadata.session import BrokerInfo, Role, Session, SessionKeeper
+from scalable_topics.metadata.session import BrokerInfo, Role, Session, SessionKeeper, decode_broker
 from scalable_topics.metadata.store import KeyValue
 from scalable_topics.metadata.view import StoreView, ViewChange
-from scalable_topics.model.errors import NotFound, Unavailable, WrongState
+from scalable_topics.model.codec import decode_json
+from scalable_topics.model.errors import DecodeError, NotFound, Unavailable, WrongState
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.operation import Phase
 from scalable_topics.model.ownership import SegmentOwner
-from scalable_topics.model.record import TopicRecord, TopicState
+from scalable_topics.model.record import TopicRecord, TopicState, decode_record
 from scalable_topics.model.segment import SegmentAddress, SegmentInfo, segment_address
 from scalable_topics.policy.ranking import ranked
 from scalable_topics.segments.errors import Detached, Fenced
 from scalable_topics.segments.port import SegmentData, ServedSegment
 
+_SEALING: Final = b'"phase":"SEALING"'
+"""In every record with an operation that announces children. Others need not be read to know it."""
 MAX_CLAIMS: Final = 40
 """Attempts of one claim. Each loses to somebody faster, or doubles a term that the data is ahead of."""
 
@@ -53,10 +58,17 @@ class OwnedElsewhere(Unavailable):
         self.web_url = info.web_url
 
 
+class _Facts(Struct, frozen=True):
+    """What a claim is decided on."""
+
+    record: Stored[TopicRecord]
+    owner: Stored[SegmentOwner] | None
+    brokers: Mapping[str, Stored[BrokerInfo]]
+
+
 class _Serving(Struct, frozen=True, kw_only=True):
     """A segment that is served here, and what that rests on."""
 
-    topic: TopicName
     incarnation: str
     address: SegmentAddress
     segment: SegmentInfo
@@ -68,6 +80,7 @@ class _Serving(Struct, frozen=True, kw_only=True):
 
 
 _Key = tuple[TopicName, int]
+_owner: Final = msgspec.json.Decoder(SegmentOwner)
 
 
 class SegmentOwners:
@@ -106,9 +119,24 @@ class SegmentOwners:
 
         Raises `OwnedElsewhere`, `NotFound` (no such topic or segment, or another `incarnation` than the caller's),
         `WrongState` (the topic is not ACTIVE), and what the store raises. While the store is away, what was served
-        before still is, until somebody else has taken it over.
+        before still is, until somebody else has taken it over. What is answered may end at any time: `use` looks again
+        when it has.
         """
         return (await self._current(topic, segment_id, incarnation)).served
+
+    def owner_in_view(self, topic: TopicName, segment_id: int) -> BrokerInfo | None:
+        """Who serves it as far as this daemon has heard, without asking; None = nobody alive."""
+        items, paths = self._view.state.items, self._repository.paths
+        item = items.get(paths.owner(topic, segment_id))
+        try:
+            owner = decode_json(item.value, _owner, subject=item.key) if item is not None else None
+            broker = items.get(paths.broker(owner.broker_id)) if owner is not None else None
+            if owner is None or broker is None or broker.create_revision != owner.broker_session:
+                return None
+            return decode_broker(broker.value, subject=broker.key)
+        except DecodeError as error:
+            log.warning("passed over: %s", error)
+            return None
 
     async def use(
         self,
@@ -151,15 +179,23 @@ class SegmentOwners:
 
     async def _follow_sessions(self) -> None:
         while True:
-            session = await self._keeper.wait_session()
-            await session.wait_lost()
-            self._held = {key: one for key, one in self._serving.items() if one.session is session}
-            self._evict_all()
+            await self._follow(await self._keeper.wait_session())
+
+    async def _follow(self, session: Session) -> None:
+        """What was served without one is claimed anew; what was served in its name ends with it, all at once."""
+        self._held.clear()
+        self._evict_all(lambda one: one.session is not session)
+        await session.wait_lost()
+        self._held.update((key, one) for key, one in self._serving.items() if one.session is session)
+        self._evict_all(lambda one: one.session is session)
 
     async def _current(self, topic: TopicName, segment_id: int, incarnation: str | None) -> _Serving:
         key = topic, segment_id
         found = self._cached(key)
         if found is None:
+            owner = self.owner_in_view(topic, segment_id)
+            if owner is not None and owner.broker_id != self._keeper.info.broker_id:
+                raise OwnedElsewhere(owner, subject=_subject(topic, segment_id))
             lock = self._claiming.setdefault(key, asyncio.Lock())
             async with lock:
                 found = self._cached(key) or await self._open(key)
@@ -203,66 +239,109 @@ class SegmentOwners:
         return replace(held, served=served, session=None)
 
     async def _claim(self, key: _Key, session: Session) -> _Serving:
-        topic, segment_id = key
         least = 1
         for _ in range(MAX_CLAIMS):
-            record, known, brokers = await asyncio.gather(
-                self._repository.topic(topic), self._repository.owner(topic, segment_id), self._repository.brokers()
-            )
-            if record is None:
-                raise NotFound("there is no such topic", subject=str(topic))
-            segment = _claimable(topic, record.value, segment_id)
-            address = segment_address(topic, segment, incarnation=record.value.incarnation)
+            facts = await self._look(key)
+            segment = _claimable(key[0], facts.record.value, key[1])
+            address = segment_address(key[0], segment, incarnation=facts.record.value.incarnation)
             try:
-                if not self._is_ours(known, session, least):
-                    await self._ensure_nobody_else(key, address, known, brokers)
-                    known = await self._take_over(key, session, record, known, least)
-                served = await self._segments.serve(address, owner_term=known.value.owner_term)
+                owned = await self._own(key, session, facts, address, least)
             except Conflict:
                 if not session.alive:
                     raise Unavailable("this daemon's session is over", subject=_subject(*key)) from None
                 continue
+            try:
+                served = await self._segments.serve(address, owner_term=owned.value.owner_term)
             except Fenced:
                 # Somebody was faster; or the store came from a backup and is behind the data: then the term must rise.
-                least = 2 * max(least, known.value.owner_term if known is not None else 1)
+                least = 2 * owned.value.owner_term
                 continue
-            log.info("serving topic=%s segment=%d owner_term=%d", topic, segment_id, known.value.owner_term)
+            log.info("serving topic=%s segment=%d owner_term=%d", *key, owned.value.owner_term)
             return _Serving(
-                topic=topic,
-                incarnation=record.value.incarnation,
+                incarnation=facts.record.value.incarnation,
                 address=address,
                 segment=segment,
                 served=served,
                 session=session,
-                owner_term=known.value.owner_term,
-                owner_revision=known.mod_revision,
+                owner_term=owned.value.owner_term,
+                owner_revision=owned.mod_revision,
             )
         raise Unavailable("its owner keeps changing", subject=_subject(*key), remedy="ask again")
 
-    def _is_ours(self, known: Stored[SegmentOwner] | None, session: Session, least: int) -> "TypeGuard[Stored[SegmentOwner]]":
-        return known is not None and known.value.owner_term >= least
+    async def _look(self, key: _Key) -> _Facts:
+        topic, segment_id = key
+        record, owner, brokers = await asyncio.gather(
+            self._repository.topic(topic), self._repository.owner(topic, segment_id), self._repository.brokers()
+        )
+        if record is None:
+            raise NotFound("there is no such topic", subject=str(topic))
+        return _Facts(record, owner, brokers)
+
+    async def _own(
+        self, key: _Key, session: Session, facts: _Facts, address: SegmentAddress, least: int
+    ) -> Stored[SegmentOwner]:
+        """The recorded ownership of this daemon, with a term of at least that. `Conflict` = look again."""
+        me, known, term = self._keeper.info.broker_id, facts.owner, least
+        if known is not None:
+            term = max(least, known.value.owner_term + 1)
+            if (known.value.broker_id, known.value.broker_session) != (me, session.broker_revision):
+                owner = facts.brokers.get(known.value.broker_id)
+                if owner is not None and owner.create_revision == known.value.broker_session:
+                    raise OwnedElsewhere(owner.value, subject=_subject(*key))
+                await self._prefer_others(key, address, facts.brokers)
+            elif known.value.owner_term >= least:
+                return known
+        else:
+            await self._prefer_others(key, address, facts.brokers)
+        ours = SegmentOwner(broker_id=me, broker_session=session.broker_revision, owner_term=term)
+        return await self._repository.take_ownership(session, *key, ours, record=facts.record, known=known)
+
     async def _prefer_others(
-        self, address: SegmentAddress, brokers: Mapping[str, Stored[BrokerInfo]], topic: TopicName, segment_id: int
+        self, key: _Key, address: SegmentAddress, brokers: Mapping[str, Stored[BrokerInfo]]
     ) -> None:
         """Raise `OwnedElsewhere` if a daemon of a better rank answers."""
-        me = self._keeper.info.broker_id
-        controllers = {name for name, one in brokers.items() if Role.CONTROLLER in one.value.roles} | {me}
-        for name in ranked(address.physical, controllers):
-            if name == me:
+        for name in self._ranks(address, brokers):
+            if name == self._keeper.info.broker_id:
                 return
             if await self._answers(brokers[name].value):
-                raise OwnedElsewhere(brokers[name].value, subject=_subject(topic, segment_id))
+                raise OwnedElsewhere(brokers[name].value, subject=_subject(*key))
+
+    def _ranks(self, address: SegmentAddress, brokers: Mapping[str, Stored[BrokerInfo]]) -> Sequence[str]:
+        controllers = {name for name, one in brokers.items() if Role.CONTROLLER in one.value.roles}
+        return ranked(address.physical, controllers | {self._keeper.info.broker_id})
+
+    async def _claim_early(self, topic: TopicName, record: TopicRecord) -> None:
+        """Announced children that are of this daemon's rank, before a writer is sent to them."""
+        try:
+            brokers = await self._repository.brokers()
+            for child in _announced(record):
+                address = segment_address(topic, child, incarnation=record.incarnation)
+                if self._ranks(address, brokers)[0] == self._keeper.info.broker_id:
+                    await self.served(topic, child.segment_id)
+        except (*TRANSIENT, WrongState, NotFound, DecodeError) as error:
+            log.info("not claimed early topic=%s: %s", topic, in_words(error))
 
     def _take(self, change: ViewChange) -> None:
         """Owner keys tell everything: they go with their topic and with a segment that is pruned."""
         if change.after.generation != change.before.generation:
             self._evict_all()
             return
-        if not self._serving:
-            return
         for each in change.changes:
             if each.key.endswith("/owner"):
                 self._take_owner(each.key, each.after, change.after.revision)
+            elif each.after is not None and _SEALING in each.after.value:
+                self._take_record(each.after)
+
+    def _take_record(self, item: KeyValue) -> None:
+        found = self._repository.paths.topic_of(item.key)
+        if found is None or found[1] or self._tasks is None or self._keeper.session is None:
+            return
+        try:
+            record = decode_record(item.value, subject=item.key)
+        except DecodeError as error:
+            log.warning("nothing claimed early: %s", error)
+        else:
+            self._tasks.create_task(self._claim_early(found[0], record))
 
     def _take_owner(self, path: str, item: KeyValue | None, revision: int) -> None:
         found = self._repository.paths.topic_of(path)
@@ -280,32 +359,27 @@ class SegmentOwners:
         if self._tasks is not None:
             self._tasks.create_task(serving.served.close())
 
-    def _evict_all(self) -> None:
+    def _evict_all(self, which: Callable[[_Serving], bool] = lambda _: True) -> None:
         for key, one in list(self._serving.items()):
-            self._evict(key, one)
+            if which(one):
+                self._evict(key, one)
 
 
 def _subject(topic: TopicName, segment_id: int) -> str:
     return f"segment {segment_id} of {topic}"
 
 
-def _same_owner(one: SegmentOwner, other: SegmentOwner) -> bool:
-    return (one.broker_id, one.broker_session) == (other.broker_id, other.broker_session)
-
-
-def _announced(record: TopicRecord, segment_id: int) -> SegmentInfo | None:
-    """Listed, or a child of a SEALING operation: what a client may have been told of."""
-    listed = record.layout.segments.get(segment_id)
-    if listed is not None or record.operation is None or record.operation.phase is not Phase.SEALING:
-        return listed
-    children = (child for replacement in record.operation.replacements for child in replacement.children)
-    return next((child for child in children if child.segment_id == segment_id), None)
+def _announced(record: TopicRecord) -> Sequence[SegmentInfo]:
+    """Children of a SEALING operation: writers are sent to them from now on."""
+    operation = record.operation
+    return phases.children(operation.replacements) if operation and operation.phase is Phase.SEALING else ()
 
 
 def _claimable(topic: TopicName, record: TopicRecord, segment_id: int) -> SegmentInfo:
     if record.state is not TopicState.ACTIVE:
         raise WrongState(f"the topic is {record.state}", subject=str(topic), remedy="wait until it is ACTIVE")
-    segment = _announced(record, segment_id)
+    listed = record.layout.segments.get(segment_id)
+    segment = listed or next((child for child in _announced(record) if child.segment_id == segment_id), None)
     if segment is None:
         raise NotFound(
             "there is no such segment", subject=_subject(topic, segment_id), remedy="read the topic for its segments"

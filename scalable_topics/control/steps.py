@@ -1,7 +1,7 @@
 """One operation as a state machine: events in, instructions out. It does no I/O and reads no clock.
 
 The record in the store is the truth about the phase; a run begins from it, whoever led before. Every instruction may
-be carried out twice, and every event may come late or twice.
+be carried out twice. What owners and people tell may come late or twice; a commit is answered once, at any time.
 
 ```
 MAKING --all children made--> ANNOUNCING --commit 2--> SEALING --all parents ended--> COMMITTING --commit 3--> ENDED
@@ -50,6 +50,8 @@ class Began(Struct, frozen=True):
 
 class SegmentMade(Struct, frozen=True):
     segment_id: int
+    attempt: int
+    """Of the `MakeSegment` that this answers: an earlier one knew of fewer subscriptions."""
 
 
 class NameTaken(Struct, frozen=True):
@@ -119,6 +121,7 @@ class MakeSegment(Struct, frozen=True):
     """With a cursor of every recorded subscription at its beginning. Report `SegmentMade` or `NameTaken`."""
 
     segment: SegmentInfo
+    attempt: int
 
 
 class CommitSealing(Struct, frozen=True):
@@ -186,6 +189,10 @@ class Run(Struct, frozen=True, kw_only=True):
     waiting: frozenset[int] = frozenset()
     """For whom: segments to be made, terminated or deleted."""
     began_at: float = 0.0
+    attempt: int = 0
+    """How often the children were ordered."""
+    unreachable_since: Mapping[int, float] = {}
+    """Owners that have not answered in this attempt, and when that was first told."""
     ends: Mapping[int, Position] = {}
     foreign: frozenset[int] = frozenset()
     abort_reason: str | None = None
@@ -203,15 +210,15 @@ def advance(run: Run, event: Event) -> tuple[Run, list[Instruction]]:
     match run.stage, event:
         case Stage.MAKING, Began(at=at):
             return _take_up(replace(run, began_at=at))
-        case Stage.MAKING, SegmentMade(segment_id=segment_id):
-            run = replace(run, waiting=run.waiting - {segment_id})
-            return _all_made(run) if not run.waiting else (run, [])
-        case Stage.MAKING, NameTaken(segment_id=segment_id) if run.operation.kind is not OperationKind.CREATE:
-            run = replace(run, foreign=run.foreign | {segment_id}, waiting=run.waiting - {segment_id})
-            return _all_made(run) if not run.waiting else (run, [])
-        case Stage.MAKING, OwnerUnreachable(why=why, at=at) if _may_abort(run) and _too_long(run, at):
-            reason = f"an owner was unreachable for {PREPARE_TIMEOUT_SECONDS:.0f} s: {why}"
-            return _abort(run, reason)
+        case Stage.MAKING, SegmentMade(segment_id=segment_id, attempt=attempt) if attempt == run.attempt:
+            return _answered(run, segment_id)
+        case Stage.MAKING, NameTaken(segment_id=segment_id) if segment_id in run.waiting and _may_abort(run):
+            return _answered(replace(run, foreign=run.foreign | {segment_id}), segment_id)
+        case Stage.MAKING, OwnerUnreachable(segment_id=segment_id, why=why, at=at) if segment_id in run.waiting:
+            since = run.unreachable_since.get(segment_id, at)
+            if _may_abort(run) and at - since >= PREPARE_TIMEOUT_SECONDS:
+                return _abort(run, f"an owner was unreachable for {PREPARE_TIMEOUT_SECONDS:.0f} s: {why}")
+            return replace(run, unreachable_since={**run.unreachable_since, segment_id: since}), []
         case Stage.MAKING, AbortAsked(reason=reason) if _may_abort(run):
             return _abort(run, reason)
         case Stage.ANNOUNCING, AbortAsked(reason=reason):
@@ -221,13 +228,12 @@ def advance(run: Run, event: Event) -> tuple[Run, list[Instruction]]:
                 return _abort(replace(run, operation=operation), run.abort_reason)
             return _take_up(replace(run, operation=operation))
         case Stage.ANNOUNCING, OtherIdsTaken(operation=operation):
-            return _take_up(replace(run, operation=operation, foreign=frozenset()))
+            run = replace(run, operation=operation, foreign=frozenset())
+            return _take_up(run) if run.abort_reason is None else _abort(run, run.abort_reason)
         case Stage.ANNOUNCING, SealingCommitted():
             return _seal(replace(run, operation=replace(run.operation, phase=Phase.SEALING)))
-        case Stage.SEALING, ParentTerminated(segment_id=segment_id, end=end):
+        case Stage.SEALING, ParentTerminated(segment_id=segment_id, end=end) if segment_id in run.waiting:
             run = replace(run, waiting=run.waiting - {segment_id}, ends={**run.ends, segment_id: end})
-            if run.waiting:
-                return run, []
             return replace(run, stage=Stage.COMMITTING), [CommitDone(run.ends)]
         case Stage.DELETING, SegmentDeleted(segment_id=segment_id):
             run = replace(run, waiting=run.waiting - {segment_id})
@@ -245,8 +251,10 @@ def advance(run: Run, event: Event) -> tuple[Run, list[Instruction]]:
 def _is_late(run: Run, event: Event) -> bool:
     """It was true once, and does not matter any more."""
     match event:
-        case SegmentMade() | NameTaken() | OwnerUnreachable() | SegmentDeleted():
+        case SegmentMade() | OwnerUnreachable() | SegmentDeleted():
             return True
+        case NameTaken(segment_id=segment_id):
+            return run.stage is not Stage.MAKING or segment_id not in run.waiting
         case ParentTerminated(segment_id=segment_id):
             return segment_id in run.ends
         case AbortAsked():
@@ -266,13 +274,19 @@ def _take_up(run: Run) -> tuple[Run, list[Instruction]]:
         return _seal(run)
     wanted = _to_make(run)
     waiting = frozenset(segment.segment_id for segment in wanted)
-    return replace(run, stage=Stage.MAKING, waiting=waiting), [MakeSegment(segment) for segment in wanted]
+    run = replace(run, stage=Stage.MAKING, waiting=waiting, attempt=run.attempt + 1, unreachable_since={})
+    return run, [MakeSegment(segment, run.attempt) for segment in wanted]
 
 
 def _to_make(run: Run) -> tuple[SegmentInfo, ...]:
     if run.operation.kind is OperationKind.CREATE:
         return tuple(run.segments.values())
     return children(run.operation.replacements)
+
+
+def _answered(run: Run, segment_id: int) -> tuple[Run, list[Instruction]]:
+    run = replace(run, waiting=run.waiting - {segment_id})
+    return (run, []) if run.waiting else _all_made(run)
 
 
 def _all_made(run: Run) -> tuple[Run, list[Instruction]]:
@@ -290,10 +304,6 @@ def _seal(run: Run) -> tuple[Run, list[Instruction]]:
 
 def _may_abort(run: Run) -> bool:
     return run.operation.phase is Phase.PREPARING and bool(run.operation.replacements)
-
-
-def _too_long(run: Run, at: float) -> bool:
-    return at - run.began_at >= PREPARE_TIMEOUT_SECONDS
 
 
 def _abort(run: Run, reason: str) -> tuple[Run, list[Instruction]]:

@@ -73,6 +73,7 @@ class ServedSubscription:
         )
         self._attachments: dict[int, ConsumerAttachment] = {}
         self._due: Load | None = None
+        self._over = False
 
     def attach(self, number: int, consumer: str, buckets: HashRange | None, generation: int) -> "ConsumerAttachment":
         attachment = ConsumerAttachment(self, number, buckets)
@@ -85,6 +86,8 @@ class ServedSubscription:
         return attachment
 
     def handle(self, event: Event) -> None:
+        if self._over:
+            return  # a write that was under way at the end: it counts, and there is nobody left to be told
         for instruction in self.dispatcher.handle(event):
             match instruction:
                 case Deliver(attachment=number, entries=entries):
@@ -153,6 +156,7 @@ class ServedSubscription:
             self.handle(Gone(number))
 
     def end(self, why: ScalableTopicsError) -> None:
+        self._over = True
         for attachment in self._attachments.values():
             attachment.end(why)
         self._attachments.clear()

@@ -11,7 +11,6 @@ from scalable_topics.model.errors import DecodeError, InvalidArgument
 from scalable_topics.model.hash_range import HashRange
 from scalable_topics.model.hashing import raw_hash
 from scalable_topics.model.positions import Position
-from scalable_topics.model.segment import SegmentInfo
 from scalable_topics.segments.port import Entry, Message
 
 T = TypeVar("T")
@@ -22,6 +21,8 @@ class SegmentBody(Struct, frozen=True, rename="camel"):
 
     segment_id: int
     hash_range: HashRange
+    web_url: str | None = None
+    """Of the daemon that serves it, as far as whoever answers has heard."""
 
 
 class MessageBody(Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
@@ -99,10 +100,6 @@ class CollectAnswer(Struct, frozen=True):
     pruned: tuple[int, ...]
     deleted: tuple[str, ...]
     orphans: tuple[str, ...]
-
-
-def segment_body(segment: SegmentInfo) -> SegmentBody:
-    return SegmentBody(segment.segment_id, segment.hash_range)
 
 
 def to_message(body: MessageBody) -> Message:

@@ -13,21 +13,25 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import msgspec
 from msgspec import Struct
 
 from scalable_topics.control.failpoints import failpoints_from_environment
 from scalable_topics.control.led_topic import ControlSettings, Surroundings
+from scalable_topics.control.leftovers import Leftovers
 from scalable_topics.control.owners import SegmentOwners
 from scalable_topics.control.service import ControlService
 from scalable_topics.metadata.elections import Elections
 from scalable_topics.metadata.etcd import EtcdSettings, EtcdStore
 from scalable_topics.metadata.heartbeats import SWEEP_SECONDS, Heartbeat
+from scalable_topics.metadata.leadership import LeaderInfo
 from scalable_topics.metadata.marker import ensure_marker
 from scalable_topics.metadata.monitor import StoreMonitor
 from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.repository import Repository
 from scalable_topics.metadata.session import DEFAULT_TTL_SECONDS, BrokerInfo, SessionKeeper, decode_broker
 from scalable_topics.metadata.view import StoreView
+from scalable_topics.model.codec import decode_json
 from scalable_topics.model.errors import DecodeError
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.paths import DEFAULT_ROOT, StorePaths
@@ -36,6 +40,8 @@ from scalable_topics.segments.store import Segments
 
 PROBE_SECONDS: Final = 0.5
 """How long another daemon may take to say that it is there."""
+
+_leader: Final = msgspec.json.Decoder(LeaderInfo)
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +95,7 @@ class Daemon:
             failpoints=failpoints_from_environment(),
         )
         self.control = ControlService(self.elections, around)
+        self.leftovers = Leftovers(settings.broker_id, around)
         self.owners = SegmentOwners(self.repository, segments, self.keeper, self.view, answers=self._answers)
 
     @asynccontextmanager
@@ -104,6 +111,7 @@ class Daemon:
             await stack.enter_async_context(self.elections.running())
             await stack.enter_async_context(self.owners.running())
             await stack.enter_async_context(self.control.running())
+            await stack.enter_async_context(self.leftovers.running())
             yield self
 
     async def wait_ready(self) -> None:
@@ -114,13 +122,16 @@ class Daemon:
     def leader_of(self, topic: TopicName) -> BrokerInfo | None:
         """As this daemon's view has it: a living daemon's own word of where it is; None = nobody leads now."""
         items = self.view.state.items
-        leader = items.get(self.paths.controller(topic))
-        if leader is None:
+        leads = items.get(self.paths.controller(topic))
+        try:
+            leader = decode_json(leads.value, _leader, subject=leads.key) if leads is not None else None
+            broker = items.get(self.paths.broker(leader.broker_id)) if leader is not None else None
+            if leads is None or broker is None or broker.lease != leads.lease:
+                return None
+            return decode_broker(broker.value, subject=broker.key)
+        except DecodeError as error:
+            log.warning("the leader is not known: %s", error)
             return None
-        for key, item in items.items():
-            if item.lease == leader.lease and self.paths.broker_of(key) is not None:
-                return _broker(item.value, key)
-        return None
 
     async def _ensure_marker(self) -> None:
         backoff = Backoff()
@@ -157,13 +168,6 @@ async def daemon(settings: DaemonSettings, *, web_url: str) -> AsyncIterator[Dae
         stack.push_async_callback(segments.close)
         http = await stack.enter_async_context(aiohttp.ClientSession())
         yield await stack.enter_async_context(Daemon(settings, segments, http, web_url).running())
-
-
-def _broker(data: bytes, key: str) -> BrokerInfo | None:
-    try:
-        return decode_broker(data, subject=key)
-    except DecodeError:
-        return None
 
 
 def _now_ms() -> int:

@@ -29,10 +29,10 @@ from scalable_topics.server.bodies import (
     CursorBody,
     DescribeAnswer,
     ReadAnswer,
+    SegmentBody,
     entry_body,
     json_response,
     read_body,
-    segment_body,
     to_message,
     whole_number,
 )
@@ -68,8 +68,8 @@ async def append(request: web.Request) -> web.Response:
         appended = await daemon.owners.use(topic, segment_id, work, incarnation=incarnation)
     except Terminated as error:
         children = await _heirs(daemon, topic, segment_id, incarnation)
-        named = tuple(segment_body(child) for child in children)
-        raise RefusedWithBody(error, replace(body_of(error), children=named)) from None
+        told = tuple(_told(daemon, topic, child) for child in children)
+        raise RefusedWithBody(error, replace(body_of(error), children=told)) from None
     return json_response(AppendAnswer(tuple(AppendedBody(one.position, one.duplicate) for one in appended)))
 
 
@@ -137,6 +137,11 @@ def heirs_of(record: TopicRecord, segment_id: int) -> Sequence[SegmentInfo]:
     if operation is None or operation.phase is not Phase.SEALING:
         return ()
     return next((one.children for one in operation.replacements if segment_id in one.parents), ())
+
+
+def _told(daemon: Daemon, topic: TopicName, segment: SegmentInfo) -> SegmentBody:
+    owner = daemon.owners.owner_in_view(topic, segment.segment_id)
+    return SegmentBody(segment.segment_id, segment.hash_range, owner.web_url if owner is not None else None)
 
 
 async def _record(daemon: Daemon, topic: TopicName, incarnation: str) -> TopicRecord:

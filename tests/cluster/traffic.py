@@ -147,6 +147,7 @@ class Writer:
         for child in told["children"]:
             covered = HashRange(child["hashRange"]["start"], child["hashRange"]["end"])
             self._routes[child["segmentId"]] = covered
+            self._owners[child["segmentId"]] = child["webUrl"] or ""
         # The other parent of a merge is asked first as long as it does not say so itself: it has the lower id.
         self._routes = dict(sorted(self._routes.items()))
 

@@ -85,13 +85,20 @@ async def owner(world: World, segment_id: int = 0) -> SegmentOwner:
 
 
 def on_two(test: Callable[[World, list[Member]], Coroutine[object, object, None]]) -> None:
+    failures: list[BaseException] = []
+
     async def run() -> None:
         world = World()
         async with members(world, "a", "b") as found:
             await created([member.daemon for member in found], segments=1)
-            await test(world, await by_rank(world, found))
+            try:
+                await test(world, await by_rank(world, found))
+            except (Exception, pytest.fail.Exception) as error:
+                failures.append(error)
 
     run_virtual(run())
+    for error in failures:
+        raise error  # by itself, not in the groups of all that was running
 
 
 async def rewrite(world: World, record: TopicRecord) -> None:
@@ -109,6 +116,20 @@ def test_the_first_rank_claims_and_the_others_point_at_it() -> None:
         revision = (await world.store.get()).revision
         await first.append()
         assert (await world.store.get()).revision == revision, "what is served needs no store"
+
+    on_two(test)
+
+
+def test_pointing_at_the_owner_needs_no_store() -> None:
+    async def test(_: World, ranks: list[Member]) -> None:
+        first, second = ranks
+        await first.append()
+        await asyncio.sleep(1)
+        second.daemon.link.cut = True
+        for _again in range(2):
+            with pytest.raises(OwnedElsewhere):
+                await second.append()
+            await asyncio.sleep(20)
 
     on_two(test)
 
@@ -174,13 +195,14 @@ def test_a_daemon_that_was_cut_off_goes_on_serving_until_somebody_takes_over() -
 
 def test_a_daemon_that_comes_back_takes_a_new_term_for_what_nobody_took() -> None:
     async def test(world: World, ranks: list[Member]) -> None:
-        first, _ = ranks
+        first, second = ranks
         await first.append()
         first.daemon.link.cut = True
         await asyncio.sleep(20)
         await first.append()
         first.daemon.link.cut = False
         await asyncio.sleep(20)
+        assert second.owners.owner_in_view(TOPIC, 0) is None, "it lives again, in another session"
         await first.append()
         assert (await owner(world)).owner_term == 2
 
@@ -196,13 +218,21 @@ def test_a_paused_daemon_serves_nobody_when_it_wakes_up() -> None:
         served = await first.owners.served(TOPIC, 0)
         session = first.daemon.keeper.session
         assert session is not None
+        first.daemon.link.cut = True
         session._believed_until = 0.0
-        await world.store.revoke_lease(session.lease)
-        await second.append()
-        with pytest.raises(Unavailable, match="somebody else serves it"):
-            await first.owners.served(TOPIC, 0)
-        with pytest.raises((Detached, Fenced)):
+        again = await first.owners.served(TOPIC, 0)
+        assert again is not served, "what was served in the name of that session ends at once"
+        with pytest.raises(Detached):
             await served.attach("s", "c", EXCLUSIVE)
+        await asyncio.sleep(0.2)
+        assert await first.owners.served(TOPIC, 0) is again, "nothing more ends when the keeper notices as well"
+        await world.store.revoke_lease(session.lease)
+        await asyncio.sleep(0.5)
+        await second.append()
+        with pytest.raises(Fenced):
+            await again.append(ONE)
+        with pytest.raises(Unavailable, match="somebody else serves it"):
+            await first.append()
 
     on_two(test)
 
@@ -289,6 +319,7 @@ def test_only_listed_segments_and_announced_children_are_claimed() -> None:
             controller = await created([only.daemon], segments=1)
             with pytest.raises(NotFound, match="no such segment"):
                 await only.append(7)
+            assert only.owners.owner_in_view(TOPIC, 0) is None
             looks.member = only
             await controller.split({0: 2}, ME)
             assert looks.before, "a child that is made and not announced yet is nobody's"
@@ -319,6 +350,22 @@ def test_a_term_that_fell_behind_the_data_rises_above_it() -> None:
         await first.daemon.segments.serve(address, owner_term=900)  # type: ignore[attr-defined]
         await first.append()
         assert (await owner(world)).owner_term >= 900
+
+    on_two(test)
+
+
+def test_announced_children_are_claimed_by_the_daemons_of_their_rank_before_anybody_writes() -> None:
+    async def test(world: World, ranks: list[Member]) -> None:
+        leader = next(one.daemon for one in ranks if TOPIC in one.daemon.elections.led)
+        await leader.service.controller(TOPIC).split({0: 8}, ME)
+        await asyncio.sleep(1)
+        for segment in (await world.record()).layout.active:
+            first, second = await by_rank(world, ranks, segment.segment_id)
+            assert (await owner(world, segment.segment_id)).broker_id == first.name
+            known = second.owners.owner_in_view(TOPIC, segment.segment_id)
+            assert known is not None
+            assert known.broker_id == first.name
+        assert {name for one in ranks for _, name in one.owners.serving} == set(range(1, 9))
 
     on_two(test)
 

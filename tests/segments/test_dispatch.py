@@ -271,7 +271,7 @@ class _World:
         assert self.permits[number] > 0
         self.permits[number] -= 1
         self.held[entry] = number
-        if before == 0:
+        if before == 0 and buckets is not None:  # among sharers nobody promises an order
             earlier = [other for other in self.first_deliveries if self.hashes[other] == self.hashes[entry]]
             assert not earlier or max(earlier) < entry, "first deliveries of a key are in order"
             self.first_deliveries.append(entry)

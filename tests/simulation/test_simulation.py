@@ -23,3 +23,10 @@ def test_a_fresh_slice_of_seeds(part: int, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_crash_matrix(cell: Cell) -> None:
     run_cell(cell)
+
+
+def test_a_seed_replays_exactly() -> None:
+    first, second = run_seed(20061), run_seed(20061)
+
+    assert first.story == second.story
+    assert (first.steps, first.requests) == (second.steps, second.requests)
