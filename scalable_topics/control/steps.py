@@ -234,6 +234,8 @@ def advance(run: Run, event: Event) -> tuple[Run, list[Instruction]]:
             return _seal(replace(run, operation=replace(run.operation, phase=Phase.SEALING)))
         case Stage.SEALING, ParentTerminated(segment_id=segment_id, end=end) if segment_id in run.waiting:
             run = replace(run, waiting=run.waiting - {segment_id}, ends={**run.ends, segment_id: end})
+            if run.waiting:
+                return run, []
             return replace(run, stage=Stage.COMMITTING), [CommitDone(run.ends)]
         case Stage.DELETING, SegmentDeleted(segment_id=segment_id):
             run = replace(run, waiting=run.waiting - {segment_id})

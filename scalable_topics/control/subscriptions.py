@@ -130,8 +130,11 @@ class Subscriptions:
 
     async def go_on(self) -> None:
         """What the leader before has left half done; called when a term starts."""
-        for name, known in (await self._all()).items():
+        for name in await self._all():
             async with self._locks[name]:
+                known = await self._read(name)  # as it is now that nobody else works on it
+                if known is None:
+                    continue
                 if known.value.state is SubscriptionState.DELETING:
                     await self._delete(name)
                 else:

@@ -31,6 +31,8 @@ from tests.simulation.matrix import CELLS, run_cell
 from tests.simulation.scenario import run_seed
 
 MOST_SEEDS = 150
+SEEDS_THAT_FOUND = (32105,)
+"""Tried first: each has convicted a mistake that few seeds find."""
 
 Plant = Callable[[], Any]
 
@@ -255,6 +257,20 @@ def _seeks_keep_their_markers() -> Any:
     )
 
 
+def _go_on_with_what_was_read_before_the_lock() -> Any:
+    """House-keeping deletes a subscription that was deleted and made anew while it waited."""
+
+    async def go_on(self: subscriptions.Subscriptions) -> None:
+        for name, known in (await self._all()).items():
+            async with self._locks[name]:
+                if known.value.state is SubscriptionState.DELETING:
+                    await self._delete(name)
+                else:
+                    await self._go_on(name, known)
+
+    return patch.object(subscriptions.Subscriptions, "go_on", go_on)
+
+
 def _begin_over_a_running_operation() -> Any:
     """Commit 1 does not look whether something is under way."""
 
@@ -312,7 +328,7 @@ def find(name: str) -> str | None:
                 run_cell(cell)
             except BaseException as error:
                 return f"cell {cell}: {_word(error)}"
-        for seed in range(MOST_SEEDS):
+        for seed in (*SEEDS_THAT_FOUND, *range(MOST_SEEDS)):
             try:
                 run_seed(seed)
             except BaseException as error:

@@ -1,4 +1,4 @@
-"""May this caller do that? Asks what operators have granted, as little as it needs to, and remembers it for a moment."""
+"""May this caller do that? Asks what operators have granted, as little as it must, and remembers it for a moment."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
@@ -52,7 +52,7 @@ class StoredGrants:
 
 
 class Resource(Struct, frozen=True):
-    """What an action is done to. The topic's own name for `Scope.TOPIC`, also of what belongs to one of its segments."""
+    """What an action is done to. A segment is not named: its topic's grants count."""
 
     tenant: str | None = None
     namespace: str | None = None

@@ -127,7 +127,7 @@ def secret_key(data: bytes) -> VerificationKey:
         raise InvalidArgument(
             f"a secret needs at least {MIN_SECRET_BYTES} bytes", remedy="make one: openssl rand -base64 32"
         )
-    if len(set(data)) == 1:
+    if any(len(set(one)) == 1 for one in candidates):
         raise InvalidArgument("a secret of one byte repeated is none", remedy="make one: openssl rand -base64 32")
     for candidate in candidates:
         try:

@@ -5,10 +5,11 @@ refused when the daemon starts, and would be refused to everybody.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from scalable_topics.model.errors import Forbidden, ScalableTopicsError
 from scalable_topics.model.names import Domain, TopicName
@@ -19,9 +20,8 @@ from scalable_topics.server.auth.errors import Unauthenticated
 from scalable_topics.server.auth.forwarding import BOUND_HEADERS, CALL_HEADER, HOP_HEADER, HOPS, Call
 from scalable_topics.server.auth.security import Security
 from scalable_topics.server.auth.table import TABLE, Action, Rule, Scope
+from scalable_topics.server.errors import RefusedWithBody
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 F = TypeVar("F", bound=Callable[..., object])
 
 _ACTION: Final = "scalable_topics_action"
@@ -145,15 +145,16 @@ class _Attempt:
         self._write("done" if status < 400 else "refused", status)
 
     def ended(self, error: BaseException) -> None:
-        if isinstance(error, ScalableTopicsError):
+        if isinstance(error, RefusedWithBody):
+            self._write(error.error.kind)
+        elif isinstance(error, ScalableTopicsError):
             self._write(error.kind)
         elif isinstance(error, web.HTTPException):
             self._write("done" if error.status < 400 else "refused", error.status)
         elif isinstance(error, asyncio.CancelledError):
             self._write("unknown")
         else:
-            inner = getattr(error, "error", None)
-            self._write(inner.kind if isinstance(inner, ScalableTopicsError) else "failed")
+            self._write("failed")
 
     async def _authenticated(self) -> Caller:
         request, signer = self._request, self._security.signer

@@ -80,7 +80,7 @@ class TokenVerifier:
                 return _claims.decode(algorithms.decode(token, candidate, algorithms=[key.algorithm]))
             except PyJWTError:
                 continue
-            except (ValueError, RecursionError):
+            except (ValueError, TypeError, RecursionError):
                 raise _refused("the token is malformed") from None
         raise _refused("the token is not signed by a key of this cluster")
 
@@ -100,7 +100,10 @@ def _instant(claims: Mapping[str, object], name: str) -> float | None:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refused("the token is malformed")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise _refused("the token is malformed") from None
 
 
 def _refused(what: str) -> Unauthenticated:
