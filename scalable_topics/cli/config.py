@@ -19,6 +19,7 @@ from scalable_topics.server.configuration import (
     changed,
     load,
     load_with_origins,
+    reloaded,
     shown,
 )
 from scalable_topics.server.configuration.key import flag_of
@@ -75,7 +76,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
             *one.key.flags,
             dest=f"{_DEST}{one.name}",
             action="append",
-            metavar=one.key.kind.name.upper().replace(" ", "-"),
+            metavar=_metavar(one.key.kind.name),
             # The reference tells of all of them; --help of those that one types.
             help=one.doc.replace("%", "%%") if one.key.flag else argparse.SUPPRESS,
         )
@@ -84,6 +85,10 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
             group.add_argument(
                 flag_of(spelling.name), dest=f"{_DEST}{spelling.name}", action="append", help=argparse.SUPPRESS
             )
+
+
+def _metavar(kind: str) -> str:
+    return kind.replace(" or ", "|") if " or " in kind else kind.upper().replace(" ", "-")
 
 
 def configured(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Loaded:
@@ -109,7 +114,9 @@ def run_check(options: argparse.Namespace) -> int:
     for line in advice(configuration):
         print(f"note: {line}")
     if options.since is not None:
-        changes = changed(load(options.since, os.environ, flags_of(options)), configuration)
+        running = load(options.since, os.environ, flags_of(options))
+        changes = changed(running, configuration)
+        reloaded(running, configuration)
         for change in changes.applied:
             print(f"at run time: {change}")
         for change in changes.needs_restart:

@@ -18,6 +18,7 @@ from scalable_topics.control.led_topic import OWNER_ERRORS, LedTopic
 from scalable_topics.metadata.patience import in_words
 from scalable_topics.metadata.store import DeletePrefix
 from scalable_topics.model.errors import NotFound
+from scalable_topics.model.garbage import parse_garbage
 from scalable_topics.model.journal import JournalRow
 from scalable_topics.model.record import TopicRecord, TopicState
 from scalable_topics.model.segment import SegmentInfo, SegmentState
@@ -190,7 +191,7 @@ class Collector:
 
     def _listed(self) -> Iterable[str]:
         record = self._topic.now
-        yield from record.garbage
+        yield from (parse_garbage(entry).physical for entry in record.garbage)
         for segment in phases.every_segment(record).values():
             yield self._topic.address(segment).physical
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from scalable_topics.control import phases
 from scalable_topics.control.collector import Collector
-from scalable_topics.control.executor import Executor, deleted
+from scalable_topics.control.executor import Executor, deleted, first_of
 from scalable_topics.control.failpoints import Failpoint
-from scalable_topics.control.led_topic import OWNER_ERRORS, LedTopic, matches
+from scalable_topics.control.led_topic import OWNER_ERRORS, LedTopic
 from scalable_topics.control.lost_segments import make_lost_segment
 from scalable_topics.control.subscriptions import Subscriptions
 from scalable_topics.metadata.patience import in_words, keep_running
@@ -105,6 +105,8 @@ class TopicController:
                 housekeeping.cancel()
         except* Deposed as group:
             raise Deposed(f"term {self.topic.leadership.term} is over", subject=str(self.topic.topic)) from group
+        except* Exception as group:
+            raise first_of(group) from group
         finally:
             self._tasks = None
             self._ready.clear()
@@ -187,7 +189,7 @@ class TopicController:
         in `/garbage`.
         """
         self._ensure_match(request)
-        operation = self._operation(OperationKind.DELETE, (), request)
+        operation = self._operation(self.topic.around.new_id(), OperationKind.DELETE, (), request)
         if self._executing is not None and self.record.state is not TopicState.DELETING:
             self._superseded = self._executing
             self._superseded.cancel()
@@ -213,7 +215,9 @@ class TopicController:
 
     async def _change(self, kind: OperationKind, plan: Plan, request: Request) -> FinishedOperation:
         """Queued behind what is under way; begun only if the plan still fits when its turn comes."""
-        self._ensure_match(request)
+        self.topic.ensure_leading()
+        if request.key is None:  # one with a key may have been done already: its turn will tell
+            self._ensure_match(request)
         queued = Queued(kind, request)
         self._queue.append(queued)
         try:
@@ -234,16 +238,15 @@ class TopicController:
             done = self.topic.finished(request_key=request.key)
             if done is not None:
                 return done
-        self._ensure_match(request)
-        operation: Operation | None = None
+        operation_id = self.topic.around.new_id()
 
         def change(record: TopicRecord) -> TopicRecord:
-            nonlocal operation
-            under_way = record.operation is not None and operation is not None and record.operation.id == operation.id
-            if under_way or (operation is not None and _has_ended(record, operation)):
+            """One id for all attempts: an earlier one, given up as lost, may have landed since."""
+            if record.operation is not None and record.operation.id == operation_id:
                 return record
+            self._ensure_match(request)
             self._ensure_active(record)
-            operation = self._operation(kind, plan(record.layout), request)
+            operation = self._operation(operation_id, kind, plan(record.layout), request)
             return phases.begin(self.topic.topic, record, operation)
 
         await self.topic.reach(Failpoint.BEFORE_COMMIT_1)
@@ -255,6 +258,12 @@ class TopicController:
         executor = self._executor = Executor(self.topic)
         try:
             finished = await executor.run()
+        except Deposed:
+            raise
+        except Exception as error:
+            # Whatever it was, the operation stands in the record: this controller ends, and the next takes it up.
+            self._end(error)
+            raise
         finally:
             self._executor = None
         log.info(
@@ -317,6 +326,13 @@ class TopicController:
             raise answer
         return answer
 
+    def _end(self, error: Exception) -> None:
+        async def fail() -> None:
+            raise error
+
+        if self._tasks is not None and self.ready:
+            self._tasks.create_task(fail())
+
     def _not_executing(self, task: "asyncio.Task[FinishedOperation | Exception]") -> None:
         if self._executing is task:
             self._executing = None
@@ -355,7 +371,7 @@ class TopicController:
         try:
             facts = await self.topic.call("", lambda _: segments.describe(address))
         except NotFound:
-            if not segment.is_legacy:
+            if segment.is_active and not segment.is_legacy:
                 await make_lost_segment(self.topic, segment)
             return False
         except OWNER_ERRORS as error:
@@ -383,9 +399,11 @@ class TopicController:
 
         return plan
 
-    def _operation(self, kind: OperationKind, replacements: Replacements, request: Request) -> Operation:
+    def _operation(
+        self, operation_id: str, kind: OperationKind, replacements: Replacements, request: Request
+    ) -> Operation:
         return Operation(
-            id=self.topic.around.new_id(),
+            id=operation_id,
             kind=kind,
             phase=Phase.PREPARING,
             replacements=replacements,
@@ -411,7 +429,3 @@ class TopicController:
 
 def etag(record: TopicRecord) -> str:
     return f"{record.incarnation}:{record.layout.epoch}"
-
-
-def _has_ended(record: TopicRecord, operation: Operation) -> bool:
-    return any(matches(one, operation.id, None) for one in record.recent_operations)

@@ -45,16 +45,20 @@ from scalable_topics.control.steps import (
 )
 from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.repository import Conflict, Deposed, Stored
+from scalable_topics.metadata.session import Role
 from scalable_topics.model.errors import LeaseLost, NotFound, UnknownOutcome, WrongState
 from scalable_topics.model.journal import JournalRow
 from scalable_topics.model.operation import FinishedOperation, Operation, OperationKind, Outcome, Phase
+from scalable_topics.model.ownership import SegmentOwner
 from scalable_topics.model.positions import Position
 from scalable_topics.model.record import TopicRecord
 from scalable_topics.model.segment import SegmentInfo
 from scalable_topics.model.subscription import SubscriptionState
+from scalable_topics.policy.ranking import ranked
 from scalable_topics.segments.errors import Unusable
 
 LEASE_CHECK_SECONDS: Final = 0.05
+MOST_FIRST_OWNERS: Final = 40
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class Executor:
         self._listed: Stored[TopicRecord] = topic.record
         """The record before the subscriptions were listed: what commit 2 compares."""
         self._subscriptions: tuple[str, ...] = ()
+        self._controllers: dict[str, int] = {}
 
     @property
     def stage(self) -> Stage:
@@ -106,7 +111,9 @@ class Executor:
                 for task in carrying:
                     task.cancel()
         except* Deposed as group:
-            raise _first(group) from group
+            raise first_of(group) from group
+        except* Exception as group:
+            raise first_of(group) from group
         return self._outcome()
 
     async def _step(self) -> list[Instruction]:
@@ -171,7 +178,9 @@ class Executor:
             self._topic.ensure_leading()
             self._listed = self._topic.record
             try:
-                found = await self._topic.around.repository.subscriptions(self._topic.topic)
+                found, self._controllers = await asyncio.gather(
+                    self._topic.around.repository.subscriptions(self._topic.topic), self._list_controllers()
+                )
             except TRANSIENT as error:
                 log.warning("subscriptions not listed yet topic=%s: %s", self._topic.topic, in_words(error))
                 await backoff.wait()
@@ -180,6 +189,13 @@ class Executor:
                 name for name, one in found.items() if one.value.state is not SubscriptionState.DELETING
             )
             return
+
+    async def _list_controllers(self) -> dict[str, int]:
+        """Daemons that may own segments, with their sessions; none where segments are not stored on our daemons."""
+        if not self._topic.around.daemons_own_segments:
+            return {}
+        brokers = await self._topic.around.repository.brokers()
+        return {name: one.create_revision for name, one in brokers.items() if Role.CONTROLLER in one.value.roles}
 
     async def _make(self, segment: SegmentInfo, attempt: int) -> None:
         address, stamp = self._topic.address(segment), self._topic.stamp(segment, self.operation_id)
@@ -218,10 +234,15 @@ class Executor:
             if self._topic.record.mod_revision != self._listed.mod_revision:
                 self._say(RecordChanged(phases.running(self._topic.now)))
                 return
+            writes, compares = self._topic.around.repository.owner_writes(self._topic.topic, self._first_owners())
+            sealed = phases.seal(self._listed.value)
             try:
-                await self._topic.write(self._listed, phases.seal(self._listed.value))
+                await self._topic.write(self._listed, sealed, companions=writes, compares=compares)
             except Conflict:
                 await self._topic.reload()
+                if self._phase_now() is Phase.PREPARING:  # also when it was a chosen owner that has gone
+                    self._say(RecordChanged(phases.running(self._topic.now)))
+                    return
             except TRANSIENT as error:
                 if isinstance(error, LeaseLost):
                     raise
@@ -231,6 +252,15 @@ class Executor:
                     await self._topic.reload()
         await self._topic.reach(Failpoint.COMMIT_2_ANSWER_LOST)
         self._say(SealingCommitted())
+
+    def _first_owners(self) -> dict[int, SegmentOwner]:
+        """By rank, so that they spread. Those beyond what one transaction takes are claimed when they are needed."""
+        owners: dict[int, SegmentOwner] = {}
+        for child in phases.children(self._run.operation.replacements)[:MOST_FIRST_OWNERS]:
+            for name in ranked(self._topic.address(child).physical, self._controllers)[:1]:
+                session = self._controllers[name]
+                owners[child.segment_id] = SegmentOwner(broker_id=name, broker_session=session, owner_term=1)
+        return owners
 
     def _phase_now(self) -> Phase:
         return phases.running(self._topic.now).phase
@@ -348,9 +378,10 @@ def deleted(operation: Operation, *, at_ms: int) -> FinishedOperation:
     )
 
 
-def _first(group: BaseExceptionGroup[Deposed]) -> Deposed:
+def first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """What somebody is told of a group: its first error."""
     error = group.exceptions[0]
-    while isinstance(error, BaseExceptionGroup):
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 

@@ -15,7 +15,7 @@ from scalable_topics.control.failpoints import Failpoint, Failpoints, NoFailpoin
 from scalable_topics.metadata.leadership import Leadership
 from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.repository import Conflict, Deposed, Repository, Stored
-from scalable_topics.metadata.store import Write
+from scalable_topics.metadata.store import Compare, Write
 from scalable_topics.model.errors import LeaseLost, NoSpace, NotFound, Unavailable, UnknownOutcome
 from scalable_topics.model.journal import JournalRow
 from scalable_topics.model.names import TopicName
@@ -57,6 +57,10 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """A random name that nobody else uses: 16 lower-case hex digits."""
     may_seal: Callable[[], bool]
     """Is enough of the lease left to pass the point of no return (PROTOCOL 3: two thirds)?"""
+    daemons_own_segments: bool = False
+    """Are segments served by our own daemons? Then the children's first owners are named when they are announced, so
+    that no writer waits for somebody to claim one.
+    """
     settings: ControlSettings = ControlSettings()
     failpoints: Failpoints = NoFailpoints()
 
@@ -142,6 +146,7 @@ class LedTopic:
         *,
         journal: JournalRow | None = None,
         companions: Sequence[Write] = (),
+        compares: Sequence[Compare] = (),
     ) -> Stored[TopicRecord]:
         """Once, comparing with `known`. Raises what `Repository.update_topic` raises."""
         rows: tuple[Write, ...] = ()
@@ -149,7 +154,7 @@ class LedTopic:
             repository = self.around.repository
             rows = repository.journal_writes(self.topic, journal, known=await repository.journal(self.topic))
         written = await self.around.repository.update_topic(
-            self.leadership, known, wanted, companions=(*companions, *rows)
+            self.leadership, known, wanted, companions=(*companions, *rows), compares=compares
         )
         self.learn(written)
         return written

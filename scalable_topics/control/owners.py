@@ -219,12 +219,44 @@ class SegmentOwners:
 
     async def _open(self, key: _Key) -> _Serving:
         session = self._keeper.session
-        opened = await (self._claim(key, session) if session is not None else self._open_held(key))
+        if session is None:
+            opened = await self._open_held(key)
+        else:
+            opened = await self._open_named(key, session) or await self._claim(key, session)
         if self._tasks is None or self._keeper.session is not session:
             await opened.served.close()
             raise Unavailable("this daemon's session has changed", subject=_subject(*key), remedy="ask again")
         self._serving[key] = opened
         return opened
+
+    async def _open_named(self, key: _Key, session: Session) -> _Serving | None:
+        """What the store has given to this daemon, as its view tells: announced children come with an owner, so that
+        opening one waits for no store. None = it has not, or that was long ago.
+        """
+        paths, items = self._repository.paths, self._view.state.items
+        given, item = items.get(paths.owner(*key)), items.get(paths.record(key[0]))
+        if given is None or item is None:
+            return None
+        owner = decode_json(given.value, _owner, subject=given.key)
+        if (owner.broker_id, owner.broker_session) != (self._keeper.info.broker_id, session.broker_revision):
+            return None
+        record = decode_record(item.value, subject=item.key)
+        segment = _claimable(key[0], record, key[1])
+        address = segment_address(key[0], segment, incarnation=record.incarnation)
+        try:
+            served = await self._segments.serve(address, owner_term=owner.owner_term)
+        except (Fenced, NotFound):
+            return None
+        log.info("serving topic=%s segment=%d owner_term=%d", *key, owner.owner_term)
+        return _Serving(
+            incarnation=record.incarnation,
+            address=address,
+            segment=segment,
+            served=served,
+            session=session,
+            owner_term=owner.owner_term,
+            owner_revision=given.mod_revision,
+        )
 
     async def _open_held(self, key: _Key) -> _Serving:
         """Without a store. The same term again: the segment's row refuses it if somebody has taken over."""
@@ -311,15 +343,34 @@ class SegmentOwners:
         return ranked(address.physical, controllers | {self._keeper.info.broker_id})
 
     async def _claim_early(self, topic: TopicName, record: TopicRecord) -> None:
-        """Announced children that are of this daemon's rank, before a writer is sent to them."""
+        """Announced children that are this daemon's, before a writer is sent to them."""
         try:
-            brokers = await self._repository.brokers()
-            for child in _announced(record):
-                address = segment_address(topic, child, incarnation=record.incarnation)
-                if self._ranks(address, brokers)[0] == self._keeper.info.broker_id:
-                    await self.served(topic, child.segment_id)
+            mine = [child.segment_id for child in _announced(record) if self._is_named(topic, child.segment_id)]
+            if not mine:
+                brokers = await self._repository.brokers()
+                mine = [
+                    child.segment_id for child in _announced(record) if self._is_mine(topic, record, child, brokers)
+                ]
+            await asyncio.gather(*(self.served(topic, segment_id) for segment_id in mine))
         except (*TRANSIENT, WrongState, NotFound, DecodeError) as error:
             log.info("not claimed early topic=%s: %s", topic, in_words(error))
+
+    def _is_named(self, topic: TopicName, segment_id: int) -> bool:
+        owner = self.owner_in_view(topic, segment_id)
+        return owner is not None and owner.broker_id == self._keeper.info.broker_id
+
+    def _is_mine(
+        self,
+        topic: TopicName,
+        record: TopicRecord,
+        child: SegmentInfo,
+        brokers: Mapping[str, Stored[BrokerInfo]],
+    ) -> bool:
+        """By rank, of those that the leader named no owner for."""
+        if self.owner_in_view(topic, child.segment_id) is not None:
+            return False
+        address = segment_address(topic, child, incarnation=record.incarnation)
+        return self._ranks(address, brokers)[0] == self._keeper.info.broker_id
 
     def _take(self, change: ViewChange) -> None:
         """Owner keys tell everything: they go with their topic and with a segment that is pruned."""

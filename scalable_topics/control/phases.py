@@ -10,6 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from scalable_topics.model.errors import CapReached, WrongState
+from scalable_topics.model.garbage import garbage_entry
 from scalable_topics.model.layout import Replacement, Replacements, SegmentLayout
 from scalable_topics.model.limits import MAX_LONG
 from scalable_topics.model.names import TopicName
@@ -72,7 +73,8 @@ def abort(topic: TopicName, record: TopicRecord, reason: str, *, foreign: Collec
             subject=str(topic),
             remedy="only a PREPARING change of segments can be aborted; this one goes forward by itself",
         )
-    garbage = (*record.garbage, *_names(topic, record, children(operation.replacements), foreign))
+    made = children(operation.replacements)
+    garbage = _garbage(topic, record, made, made_by=operation.id, but=foreign)
     return _ended(replace(record, garbage=garbage), Outcome.ABORTED, at_ms=at_ms, reason=reason)
 
 
@@ -87,7 +89,8 @@ def take_other_ids(topic: TopicName, record: TopicRecord, foreign: Collection[in
         )
         for replacement in operation.replacements
     )
-    garbage = (*record.garbage, *_names(topic, record, children(operation.replacements), foreign))
+    made = children(operation.replacements)
+    garbage = _garbage(topic, record, made, made_by=operation.id, but=foreign)
     return replace(
         record,
         layout=record.layout.announce(moved),
@@ -99,8 +102,8 @@ def take_other_ids(topic: TopicName, record: TopicRecord, foreign: Collection[in
 def prune(topic: TopicName, record: TopicRecord, segment_ids: Collection[int]) -> TopicRecord:
     """Forget drained segments; what stored them is garbage. Old topics of a migration are nobody's to delete."""
     gone = [record.layout.segment(segment_id) for segment_id in sorted(segment_ids)]
-    names = _names(topic, record, [segment for segment in gone if not segment.is_legacy], ())
-    return replace(record, layout=record.layout.prune(segment_ids), garbage=(*record.garbage, *names))
+    garbage = _garbage(topic, record, [segment for segment in gone if not segment.is_legacy])
+    return replace(record, layout=record.layout.prune(segment_ids), garbage=garbage)
 
 
 def start_deleting(topic: TopicName, record: TopicRecord, operation: Operation) -> TopicRecord:
@@ -108,9 +111,9 @@ def start_deleting(topic: TopicName, record: TopicRecord, operation: Operation) 
     if record.operation is not None:
         if record.operation.kind is OperationKind.DELETE:
             return record
-        names = _names(topic, record, children(record.operation.replacements), ())
+        garbage = _garbage(topic, record, children(record.operation.replacements), made_by=record.operation.id)
         record = _ended(record, Outcome.SUPERSEDED, at_ms=operation.started_at_ms, reason="the topic is deleted")
-        record = replace(record, garbage=(*record.garbage, *names))
+        record = replace(record, garbage=garbage)
     return replace(record, state=TopicState.DELETING, operation=operation)
 
 
@@ -158,14 +161,21 @@ def _ended(record: TopicRecord, outcome: Outcome, *, at_ms: int, reason: str = "
     return remember(replace(record, operation=None), finished)
 
 
-def _names(
-    topic: TopicName, record: TopicRecord, segments: Collection[SegmentInfo], but: Collection[int]
+def _garbage(
+    topic: TopicName,
+    record: TopicRecord,
+    segments: Collection[SegmentInfo],
+    *,
+    made_by: str | None = None,
+    but: Collection[int] = (),
 ) -> tuple[str, ...]:
-    return tuple(
-        segment_address(topic, segment, incarnation=record.incarnation).physical
+    """What was garbage, and these."""
+    addresses = [
+        segment_address(topic, segment, incarnation=record.incarnation)
         for segment in segments
         if segment.segment_id not in but
-    )
+    ]
+    return (*record.garbage, *(garbage_entry(address.physical, made_by=made_by) for address in addresses))
 
 
 def initial_record(

@@ -6,7 +6,7 @@ faster). One whose answer was lost is looked into here, by `transactions`, and n
 leader takes *companions*: other writes that must happen with it or not at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from scalable_topics.metadata.leadership import Leadership
 from scalable_topics.metadata.patience import PassedOver
 from scalable_topics.metadata.session import BrokerInfo, Session
 from scalable_topics.metadata.store import (
+    Compare,
     CreateRevisionIs,
     Delete,
     DeletePrefix,
@@ -38,6 +39,7 @@ from scalable_topics.metadata.transactions import (
 )
 from scalable_topics.model.administration import NamespacePolicies, Permissions, TenantInfo
 from scalable_topics.model.errors import CapReached, DecodeError, WrongState
+from scalable_topics.model.garbage import garbage_entry
 from scalable_topics.model.journal import JournalRow, encode_row, rows_to_drop
 from scalable_topics.model.load import SegmentLoadStats, SweepHeartbeat
 from scalable_topics.model.names import TopicName
@@ -137,12 +139,18 @@ class Repository:
             ) from None
 
     async def update_topic(
-        self, leadership: Leadership, known: StoredRecord, record: TopicRecord, *, companions: Sequence[Write] = ()
+        self,
+        leadership: Leadership,
+        known: StoredRecord,
+        record: TopicRecord,
+        *,
+        companions: Sequence[Write] = (),
+        compares: Sequence[Compare] = (),
     ) -> StoredRecord:
-        """Any change of a record: operation phases, policy, properties, prune. Compares E and R. `CapReached` for a
-        record that is too large.
+        """Any change of a record: operation phases, policy, properties, prune. Compares E and R, and what the
+        companions need. `CapReached` for a record that is too large.
         """
-        change = self._record_change(leadership, known, record, companions)
+        change = replace(self._record_change(leadership, known, record, companions), compares=tuple(compares))
         return written(record, known, await self._do.apply(change), _RECORD, subject=change.subject)
 
     async def remove_topic(
@@ -356,6 +364,19 @@ class Repository:
         key = self.paths.owner(topic, segment_id)
         return await self._do.read(key, _OWNER, subject=f"owner of segment {segment_id} of {topic}")
 
+    def owner_writes(
+        self, topic: TopicName, owners: Mapping[int, SegmentOwner]
+    ) -> tuple[tuple[Write, ...], tuple[Compare, ...]]:
+        """Companions and compares that give new segments their first owners: nobody owns them yet, and each owner's
+        session stands.
+        """
+        keys = {segment_id: self.paths.owner(topic, segment_id) for segment_id in owners}
+        writes = tuple(Put(keys[segment_id], _OWNER.encode(owner)) for segment_id, owner in owners.items())
+        absent = tuple(CreateRevisionIs(key, 0) for key in keys.values())
+        sessions = {owner.broker_id: owner.broker_session for owner in owners.values()}
+        alive = tuple(CreateRevisionIs(self.paths.broker(name), revision) for name, revision in sessions.items())
+        return writes, (*absent, *alive)
+
     async def take_ownership(
         self,
         session: Session,
@@ -367,19 +388,22 @@ class Repository:
         known: Stored[SegmentOwner] | None,
     ) -> Stored[SegmentOwner]:
         """By a living daemon, for itself; `WrongState` when its `ownerTerm` does not rise. The key outlives its owner,
-        so that `ownerTerm` never falls. `Conflict` also when the session is over.
+        so that `ownerTerm` never falls; the first one compares the whole record, so that a segment which has left gets
+        none. `Conflict` also when the session is over.
         """
         key, subject = self.paths.owner(topic, segment_id), f"owner of segment {segment_id} of {topic}"
         if known is not None and owner.owner_term <= known.value.owner_term:
             raise WrongState(
                 f"owner term {owner.owner_term} does not rise", subject=subject, remedy="take the next one"
             )
+        record_key = self.paths.record(topic)
+        life = same_life(record_key, record) if known is not None else unchanged(record_key, record)
         change = Change(
             subject=subject,
             key=key,
             value=_OWNER.encode(owner),
             expected=unchanged(key, known),
-            compares=(same_life(self.paths.record(topic), record), *session.fence(self.paths, owner.broker_id)),
+            compares=(life, *session.fence(self.paths, owner.broker_id)),
         )
         return written(owner, known, await self._do.apply(change), _OWNER, subject=subject)
 
@@ -546,14 +570,14 @@ def _leftovers(topic: TopicName, record: TopicRecord) -> tuple[str, ...]:
     """Every physical segment that may still exist once the record is gone. Old topics of a migration are nobody's to
     delete.
     """
-    children = (
-        [child for replacement in record.operation.replacements for child in replacement.children]
-        if record.operation is not None
-        else []
-    )
-    made = [segment for segment in (*record.layout.segments.values(), *children) if not segment.is_legacy]
-    names = [segment_address(topic, segment, incarnation=record.incarnation).physical for segment in made]
-    return tuple(dict.fromkeys((*record.garbage, *names)))
+    made = [segment for segment in record.layout.segments.values() if not segment.is_legacy]
+    entries = [segment_address(topic, one, incarnation=record.incarnation).physical for one in made]
+    if record.operation is not None:
+        for replacement in record.operation.replacements:
+            for child in replacement.children:
+                physical = segment_address(topic, child, incarnation=record.incarnation).physical
+                entries.append(garbage_entry(physical, made_by=record.operation.id))
+    return tuple(dict.fromkeys((*record.garbage, *entries)))
 
 
 def _encoded(topic: TopicName, record: TopicRecord) -> bytes:

@@ -99,8 +99,10 @@ class Session:
         return max(0.0, self._believed_until - asyncio.get_running_loop().time()) if self.alive else 0.0
 
     def may_seal(self) -> bool:
-        """Is at least two thirds of the time left, so that what cannot be taken back can be finished (PROTOCOL 3)?"""
-        return self.seconds_left() >= (self.ttl_seconds - BELIEF_MARGIN_SECONDS) * 2 / 3
+        """Are two thirds of the lease left, so that what cannot be taken back can be finished (PROTOCOL 3)? Renewed at
+        a third of its time, it always has them, unless renewals fail.
+        """
+        return self.alive and self.seconds_left() + BELIEF_MARGIN_SECONDS >= self.ttl_seconds * 2 / 3
 
     def renewed(self, sent_at: float) -> None:
         """The store has answered a renewal that was sent then. Too late for a session that was not believed in any

@@ -117,7 +117,7 @@ def terminate(rows: Rows, name: str, call: Call) -> Position:
     return position_of(row.next_entry - 1)
 
 
-def delete(rows: Rows, name: str, call: Call, *, now_ms: int) -> None:
+def delete(rows: Rows, name: str, call: Call, *, now_ms: int, made_by: str | None = None) -> None:
     row = rows.segment(name)
     if row is None:
         # A create that was sent earlier may still be on its way.
@@ -127,6 +127,8 @@ def delete(rows: Rows, name: str, call: Call, *, now_ms: int) -> None:
         return
     if row.stamp is None:
         raise WrongState("a regular topic is never deleted as a segment", subject=name)
+    if made_by is not None and row.deleted_at_ms is None and row.stamp.operation_id != made_by:
+        raise ForeignStamp(f"operation {row.stamp.operation_id!r} made it, not {made_by!r}", subject=name)
     row = _fenced(row, call)
     if row.deleted_at_ms is None:
         rows.erase_contents(row.id)

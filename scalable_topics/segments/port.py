@@ -159,8 +159,10 @@ class SegmentStore(Protocol):
     async def terminate(self, address: SegmentAddress, call: Call) -> Position:
         """From now on no message is accepted. Answers the final position: of the last message, or `NOTHING`."""
 
-    async def delete(self, address: SegmentAddress, call: Call) -> None:
+    async def delete(self, address: SegmentAddress, call: Call, *, made_by: str | None = None) -> None:
         """It is gone with its messages and cursors, and a create that comes late will not bring it back.
+
+        With `made_by` only if the operation in its stamp is that one; otherwise `ForeignStamp`.
 
         Fine if it never was there. `WrongState` for a regular topic: those are never ours to delete.
         """

@@ -59,9 +59,9 @@ class Segments:
     async def terminate(self, address: SegmentAddress, call: Call) -> Position:
         return await self._change(address, call, partial(lifecycle.terminate, name=address.physical, call=call))
 
-    async def delete(self, address: SegmentAddress, call: Call) -> None:
+    async def delete(self, address: SegmentAddress, call: Call, *, made_by: str | None = None) -> None:
         now_ms = self._backend.now_ms()
-        work = partial(lifecycle.delete, name=address.physical, call=call, now_ms=now_ms)
+        work = partial(lifecycle.delete, name=address.physical, call=call, made_by=made_by, now_ms=now_ms)
         await self._change(address, call, work)
 
     async def create_subscription(

@@ -91,6 +91,7 @@ class Daemon:
             now_ms=_now_ms,
             new_id=lambda: secrets.token_hex(8),
             may_seal=self._may_seal,
+            daemons_own_segments=True,
             settings=settings.control,
             failpoints=failpoints_from_environment(),
         )

@@ -35,6 +35,7 @@ STATUS: Final[Mapping[str, int]] = MappingProxyType(
         "cap-reached": 412,
         "unsupported": 412,
         "too-large": 413,
+        "unauthenticated": 401,
         "forbidden": 403,
         "owned-elsewhere": 307,
         "unavailable": 503,

@@ -213,7 +213,8 @@ class Run(Struct):
                 leader.link.change(Weather.STALLED)
             case Fault.OWNER_DOWN:
                 await successor.kill()
-        self.tell(f"{self.cell.fault}")
+        in_a_transaction = f", {leader.lost_locks} times first in a transaction" if leader.lost_locks else ""
+        self.tell(f"{self.cell.fault}{in_a_transaction}")
         trap.release()
         if self.cell.fault is not Fault.OWNER_DOWN:
             await until(lambda: self.succeeded(successor), f"{successor.name} has taken over and finished")

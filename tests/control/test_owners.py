@@ -384,3 +384,61 @@ def test_many_at_once_claim_once() -> None:
         assert (await owner(world)).owner_term == 1
 
     on_two(test)
+
+
+class HoldsTerminate:
+    """The parents of an operation are not terminated before somebody says so."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def reach(self, failpoint: Failpoint, topic: TopicName) -> None:  # noqa: ARG002 - of the port
+        if failpoint is Failpoint.TERMINATE_SENT:
+            self.reached.set()
+            await self.go_on.wait()
+
+
+def test_children_are_announced_with_their_owners_who_have_opened_them_before_a_parent_ends() -> None:
+    """So a writer that is told *terminated* waits for no store: here the store is away from then on."""
+
+    async def announced() -> None:
+        world, hold = World(), HoldsTerminate()
+        async with members(world, "a", "b", failpoints=hold) as found:
+            topic = await created([member.daemon for member in found], segments=1)
+            splitting = asyncio.ensure_future(topic.split({0: 8}, ME))
+            await hold.reached.wait()
+            await asyncio.sleep(0.01)
+            owners = [(await owner(world, segment_id)).broker_id for segment_id in range(1, 9)]
+            assert set(owners) == {"a", "b"}, "they spread"
+            by_name = {member.name: member for member in found}
+            for segment_id, name in enumerate(owners, 1):
+                assert (TOPIC, segment_id) in by_name[name].owners.serving
+            for member in found:
+                member.daemon.link.cut = True
+            for segment_id, name in enumerate(owners, 1):
+                assert await by_name[name].append(segment_id)
+            for member in found:
+                member.daemon.link.cut = False
+            hold.go_on.set()
+            await splitting
+
+    run_virtual(announced())
+
+
+def test_an_owner_that_dies_before_it_is_announced_is_not_chosen() -> None:
+    async def dies() -> None:
+        world = World()
+        async with members(world, "a", "b") as found:
+            topic = await created([member.daemon for member in found], segments=1)
+            leader = next(member for member in found if TOPIC in member.daemon.elections.led)
+            other = next(member for member in found if member is not leader)
+            session = await other.daemon.keeper.wait_session()
+            splitting = asyncio.ensure_future(topic.split({0: 8}, ME))
+            await world.store.revoke_lease(session.lease)
+            other.daemon.link.cut = True
+            await splitting
+            owners = {(await owner(world, segment_id)).broker_id for segment_id in range(1, 9)}
+            assert owners == {leader.name}
+
+    run_virtual(dies())

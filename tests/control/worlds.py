@@ -73,6 +73,7 @@ class Daemon:
             now_ms=world.now_ms,
             new_id=world.new_id,
             may_seal=self.may_seal,
+            daemons_own_segments=True,
             settings=settings or ControlSettings(),
             failpoints=failpoints or NoFailpoints(),
         )

@@ -1,10 +1,12 @@
 """Kinds of errors and their statuses."""
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 
 import pytest
 
-import scalable_topics.cli.main  # noqa: F401 - defines every error there is
+import scalable_topics
 from scalable_topics.control.service import NotLeading
 from scalable_topics.model.errors import (
     CapReached,
@@ -27,6 +29,9 @@ def kinds(of: type[ScalableTopicsError] = ScalableTopicsError) -> Iterator[str]:
 
 
 def test_every_kind_has_a_status_and_every_status_a_kind() -> None:
+    for module in pkgutil.walk_packages(scalable_topics.__path__, "scalable_topics."):
+        if not module.name.endswith("__main__") and not module.name.startswith("scalable_topics.spark"):
+            importlib.import_module(module.name)
     assert set(kinds()) == STATUS.keys()
 
 

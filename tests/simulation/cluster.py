@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from scalable_topics.control.controller import TopicController
@@ -20,7 +21,7 @@ from scalable_topics.metadata.view import StoreView
 from scalable_topics.model.errors import NotFound, Unavailable, UnknownOutcome
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.paths import StorePaths
-from scalable_topics.model.record import TopicRecord
+from scalable_topics.model.record import TopicRecord, decode_record
 from scalable_topics.model.segment import SegmentAddress
 from scalable_topics.segments.memory import MemoryDisk, memory_segments
 from scalable_topics.segments.port import ServedSegment
@@ -32,6 +33,12 @@ PATHS = StorePaths()
 SETTINGS = ControlSettings(gc_interval_seconds=12, absent_check_seconds=15)
 
 Check = Callable[[Sequence[Write], Sequence[Compare], int], None]
+
+
+@lru_cache(maxsize=64)
+def decoded(data: bytes) -> TopicRecord:
+    """Read by many, written once."""
+    return decode_record(data)
 
 
 class CheckedStore(MemoryStore):
@@ -193,10 +200,10 @@ class World:
         self._served.pop(address.physical, None)
 
     async def record(self, topic: TopicName) -> TopicRecord:
-        known = await self.repository.topic(topic)
-        if known is None:
+        items = (await self.store.get(PATHS.record(topic))).items
+        if not items:
             raise NotFound("there is no such topic", subject=str(topic))
-        return known.value
+        return decoded(items[0].value)
 
     def leader_of(self, topic: TopicName) -> tuple["Daemon", TopicController] | None:
         for daemon in self.daemons.values():
@@ -243,6 +250,7 @@ class Daemon:
             now_ms=lambda: world.now_ms() + skew_ms,
             new_id=world.new_id,
             may_seal=self._may_seal,
+            daemons_own_segments=True,
             settings=SETTINGS,
             **more,
         )

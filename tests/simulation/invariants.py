@@ -8,15 +8,16 @@ import msgspec
 from scalable_topics.control.phases import announced_segments, children, every_segment, parents
 from scalable_topics.metadata.store import Compare, CreateRevisionIs, KeyValue, LeaseIs, Put, Write
 from scalable_topics.model.errors import ScalableTopicsError
+from scalable_topics.model.garbage import parse_garbage
 from scalable_topics.model.hash_range import FULL_RANGE, tiling_problem
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.operation import Operation, OperationKind, Outcome, Phase
-from scalable_topics.model.record import TopicRecord, TopicState, decode_record
+from scalable_topics.model.record import TopicRecord, TopicState
 from scalable_topics.model.segment import SegmentAddress, SegmentInfo, SegmentState, segment_address
 from scalable_topics.model.subscription import SubscriptionRecord, SubscriptionState
 from scalable_topics.segments.port import Call, Stamp
 from scalable_topics.segments.rows import SegmentRow
-from tests.simulation.cluster import PATHS, World
+from tests.simulation.cluster import PATHS, World, decoded
 
 FOREIGN = "somebody else"
 
@@ -57,7 +58,7 @@ class Checker:
         for write in writes:
             found = PATHS.topic_of(write.key) if isinstance(write, Put) else None
             if isinstance(write, Put) and found is not None and found[1] == "":
-                self._after_record(found[0], decode_record(write.value), compares, revision)
+                self._after_record(found[0], decoded(write.value), compares, revision)
         for topic in list(self.records):
             self.check_topic(topic)
 
@@ -158,7 +159,7 @@ class Checker:
 
     def _check_accounting(self, topic: TopicName, record: TopicRecord) -> None:
         listed = [self._physical(topic, record, one) for one in every_segment(record).values()]
-        known = [*listed, *record.garbage]
+        known = [*listed, *(parse_garbage(entry).physical for entry in record.garbage)]
         if len(set(known)) != len(known):
             raise Violation(f"8: a segment of {topic} is listed twice: {sorted(known)}")
         for row in self.world.disk.rows.segments(f"segment://{topic.tenant}/{topic.namespace}/{topic.local}/"):

@@ -18,6 +18,7 @@ from scalable_topics.server.auth.authorizer import CLUSTER, Resource, of_namespa
 from scalable_topics.server.auth.caller import Caller, anonymous
 from scalable_topics.server.auth.errors import Unauthenticated
 from scalable_topics.server.auth.forwarding import BOUND_HEADERS, CALL_HEADER, HOP_HEADER, HOPS, Call
+from scalable_topics.server.auth.redaction import redact_others
 from scalable_topics.server.auth.security import Security
 from scalable_topics.server.auth.table import TABLE, Action, Rule, Scope
 from scalable_topics.server.errors import RefusedWithBody
@@ -25,7 +26,7 @@ from scalable_topics.server.errors import RefusedWithBody
 F = TypeVar("F", bound=Callable[..., object])
 
 _ACTION: Final = "scalable_topics_action"
-_CALLER: Final = "scalable_topics_caller"
+_CALLER: Final = web.RequestKey("caller", Caller)
 _PASSED_ON: Final = ("Content-Type", "Accept", *BOUND_HEADERS)
 _NAMES: Final = {
     Scope.CLUSTER: (),
@@ -48,6 +49,7 @@ def acts(action: Action) -> Callable[[F], F]:
 def secure(app: web.Application, security: Security) -> None:
     """Put security in front of every route that `app` has when it starts. To be called after `answer_errors` is in."""
     app.middlewares.append(security_middleware(security))
+    redact_others()
 
     async def check(app: web.Application) -> None:
         if problems := undeclared_routes(app):
@@ -71,8 +73,7 @@ def undeclared_routes(app: web.Application) -> list[str]:
 
 def caller_of(request: web.Request) -> Caller:
     """Who asks. Known in every handler."""
-    caller: Caller = request[_CALLER]
-    return caller
+    return request[_CALLER]
 
 
 def was_forwarded(request: web.Request) -> bool:

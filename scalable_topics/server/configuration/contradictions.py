@@ -1,8 +1,4 @@
-"""What must fit together: rules over several keys, each of which is fine by itself.
-
-A rule compares keys of one kind of change only (all at run time, or all at a restart), so that a reload never leaves
-a mixture that does not fit.
-"""
+"""What must fit together: rules over several keys, each of which is fine by itself."""
 
 from collections.abc import Callable
 from typing import Final

@@ -9,6 +9,8 @@ from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.server.configuration.kinds import DURATION, Kind
 
 PREFIX: Final = "SCALABLE_TOPICS_"
+_NOT_TEXT: Final = re.compile(r"[\ud800-\udfff]")
+"""What stands for a byte of the environment that is no text."""
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -44,7 +46,8 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return ((f"--{self.flag}",) if self.flag else ()) + (flag_of(self.name),)
+        """The one to type first."""
+        return tuple(dict.fromkeys((f"--{self.flag}" if self.flag else flag_of(self.name), flag_of(self.name))))
 
     @property
     def bounds(self) -> str:
@@ -60,6 +63,9 @@ class Key(Struct, frozen=True, kw_only=True):
         """`InvalidArgument`, without the key's name."""
         if isinstance(value, int) and value.bit_length() > 1024:
             raise InvalidArgument("this number is far too large", remedy="see docs/configuration.md")
+        for text in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(text, str) and _NOT_TEXT.search(text):
+                raise InvalidArgument("it is not UTF-8", remedy="write it anew")
         parsed = self.kind.parse(value)
         self._check_range(parsed)
         return parsed

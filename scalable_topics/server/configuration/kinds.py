@@ -127,6 +127,10 @@ def _parse_number(value: object) -> float:
     return value
 
 
+def _parse_size(value: object) -> int:
+    return int(parse_amount(value))
+
+
 def _parse_minutes(value: object) -> float:
     """A plain number is minutes, as in Pulsar; text with a unit says so itself."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
@@ -286,7 +290,7 @@ NUMBER: Final = Kind("number", _parse_number, _number)
 PORT: Final = Kind("port", _parse_port, _as_is)
 DURATION: Final = Kind("duration", parse_seconds, show_seconds)
 MINUTES: Final = Kind("minutes, or a duration", _parse_minutes, _show_minutes)
-SIZE: Final = Kind("size", parse_amount, show_amount)
+SIZE: Final = Kind("size", _parse_size, show_amount)
 RATE: Final = Kind("messages/s", _parse_number, _number)
 BYTE_RATE: Final = Kind("bytes/s", parse_amount, show_amount)
 SHARE: Final = Kind("share", _parse_share, _show_share)

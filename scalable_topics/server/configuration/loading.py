@@ -20,7 +20,7 @@ from scalable_topics.server.configuration.written import toml_value
 FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
 """Where the file is, for those who are not told by a flag."""
 _NOT_KEYS: Final = frozenset(PREFIX + name for name in ("CONFIG", "CONTEXT", "FAILPOINT", "TOKEN", "URL"))
-_LINE: Final = re.compile(r"""\s*(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*=""")
+_LINE: Final = re.compile(r"""\s*\[*\s*(?:"([^"\\]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*[=.\]]""")
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
@@ -98,7 +98,8 @@ def load_with_origins(
                 problems.append(Problem(given.where, given.spelling.name, error.what, error.remedy))
                 suspect.add(name)
             else:
-                origins[name] = given.where
+                spelled = given.spelling.name
+                origins[name] = given.where if spelled == name else f"{given.where} as {spelled}"
     configuration = build({(DECLARED[name].section, DECLARED[name].field): value for name, value in values.items()})
     problems.extend(_contradictions(configuration, origins, suspect))
     if problems:
@@ -182,7 +183,7 @@ def _not_toml(file: Path, error: Exception) -> Problem:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Where each name is first assigned to. Good for all that people write; a text of several lines may mislead it."""
+    """Where each name stands first. Good for all that people write; a text of several lines may mislead it."""
     lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if match := _LINE.match(line):

@@ -134,7 +134,7 @@ class Topics(Struct, frozen=True, kw_only=True):
     """
     retention_minutes: Annotated[
         float,
-        Key(name="defaultRetentionTimeInMinutes", kind=kinds.MINUTES, live=True, at_least=-1, at_most=10**9),
+        Key(name="defaultRetentionTimeInMinutes", kind=kinds.MINUTES, live=True, at_least=-1),
     ] = 0
     """How long a drained segment is kept where neither its topic nor its namespace say; -1 = for ever. A plain number
     is minutes.
@@ -297,12 +297,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """What one caller may ask of the daemon."""
 
     body_bytes: Annotated[
-        float,
+        int,
         Key(name="httpMaxRequestBodySize", kind=kinds.SIZE, at_least=1 << 10, at_most=1 << 30),
     ] = 16 << 20
     """Of one request; more is refused with 413."""
     header_bytes: Annotated[
-        float, Key(name="httpMaxRequestHeaderSize", kind=kinds.SIZE, at_least=1 << 10, at_most=1 << 20)
+        int, Key(name="httpMaxRequestHeaderSize", kind=kinds.SIZE, at_least=1 << 10, at_most=1 << 20)
     ] = 8 << 10
     """Of one header line, and of the request line."""
     request_seconds: Annotated[

@@ -1,5 +1,6 @@
 """Configuration written down: as TOML that loads again, and as the reference."""
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Final
@@ -8,10 +9,11 @@ import msgspec
 
 from scalable_topics.server.configuration.contradictions import RULES
 from scalable_topics.server.configuration.kinds import Plain
-from scalable_topics.server.configuration.registry import KEYS, Declared, section_doc
+from scalable_topics.server.configuration.registry import KEYS, SPELLINGS, Declared, section_doc
 from scalable_topics.server.configuration.settings import Configuration
 
 _DEFAULTS: Final = Configuration()
+_KEY_NAME: Final = re.compile(r"\b(?:" + "|".join(sorted(SPELLINGS, key=len, reverse=True)) + r")\b")
 
 
 def toml_value(value: Plain) -> str:
@@ -41,7 +43,7 @@ def as_toml(configuration: Configuration = _DEFAULTS, origins: Mapping[str, str]
 
 def as_markdown() -> str:
     """docs/configuration.md."""
-    return "\n".join([_HEAD, *_tables(), "", *_rules(), "", *_run_time(), ""])
+    return "\n".join([_HEAD, *_tables(), *_rules(), "", *_run_time(), ""])
 
 
 _HEAD: Final = """\
@@ -69,8 +71,8 @@ $ scalable-topics config show --output json
 $ scalable-topics config reference --output toml    # a file with every key and its default, to begin with
 ```
 
-- **Durations** are `500ms`, `60s`, `5m`, `1h`, `7d`, or a number of seconds. Each of their keys may also be written with
-  `Seconds` at its end, as in Pulsar's code: `scalableTopicSplitCooldownSeconds = 60`.
+- **Durations** are `500ms`, `60s`, `5m`, `1h`, `7d`, or a number of seconds. Each of their keys may also be written
+  with `Seconds` at its end, as in Pulsar's code: `scalableTopicSplitCooldownSeconds = 60`.
 - **Sizes** and bytes/s are `5MB` (5,000,000, as in the PIPs), `16MiB` (16,777,216), or a number of bytes.
 - **Lists** are `["a", "b"]` in the file and `a,b` elsewhere; a flag may also be repeated.
 - **Shares** are `25%` or `0.25`.
@@ -104,7 +106,8 @@ def _tables() -> Iterator[str]:
     for section, keys in _sections():
         yield f"## {_TITLES[section]}\n\n{section_doc(section)}\n"
         yield "| key | default | kind | at run time | what for |\n|---|---|---|---|---|"
-        yield "\n".join(_row(one) for one in keys) + "\n"
+        yield "\n".join(_row(one) for one in keys)
+        yield ""
 
 
 def _row(one: Declared) -> str:
@@ -122,7 +125,8 @@ def _row(one: Declared) -> str:
 def _rules() -> Iterator[str]:
     yield "## What must fit together\n"
     for rule in RULES:
-        yield f"- {rule.must}: {rule.remedy}."
+        sentence = f"{rule.must}: {rule.remedy}."
+        yield "- " + _KEY_NAME.sub(r"`\g<0>`", sentence)
 
 
 def _run_time() -> Iterator[str]:

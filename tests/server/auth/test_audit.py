@@ -25,10 +25,11 @@ def test_who_what_from_where_and_how_it_ended(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.INFO, LOGGER_NAME):
         write_audit(record)
 
-    assert caplog.messages == [
+    [line] = caplog.messages
+    assert line == (
         'audit who="alice" kind="role" action="split" subject="topic://t/n/orders" address="10.0.0.7" via="b1" '
         'outcome="done" status=200 because="super-user" requestKey="k-1" durationMs=12'
-    ]
+    )
     fields = caplog.records[0].__dict__["audit"]
     assert fields["who"] == "alice"
     assert fields["dryRun"] is False

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from scalable_topics.server.auth.caller import Caller, anonymous, daemon, role
 from scalable_topics.server.auth.errors import Unauthenticated
 from scalable_topics.server.auth.forwarding import LIFETIME_SECONDS, MAX_CALL_CHARS, Call, CallSigner
+from scalable_topics.server.auth.keys import secret_key
 from tests.server.auth.makers import NOW, Clock, b64, hs256, verifier
 
 KEY: Final = b"k" * 31 + b"1"
@@ -114,15 +116,13 @@ def test_secrets_can_be_changed_one_daemon_at_a_time() -> None:
     """First all learn the new one, then all sign with it, then the old one goes: every pair on the way agrees."""
     stages = [(KEY,), (KEY, OTHER), (OTHER, KEY), (OTHER,)]
 
-    for before, after in zip(stages, stages[1:], strict=False):
+    for before, after in pairwise(stages):
         for sender, receiver in ((before, after), (after, before)):
             value = signer("b1", *sender).sign(ALICE, CALL, receiver="b2 p")
             signer("b2", *receiver).verify(value, CALL)
 
 
 def test_a_token_is_no_call_and_a_call_no_token_though_the_secret_be_the_same() -> None:
-    from scalable_topics.server.auth.keys import secret_key
-
     with pytest.raises(Unauthenticated):
         signer("b2").verify(hs256({"sub": "alice"}, KEY), CALL)
     with pytest.raises(Unauthenticated):
@@ -146,14 +146,12 @@ def test_a_mutated_header_never_passes(data: st.DataObject) -> None:
             signer("b2").verify(mutated, CALL)
 
 
-@given(
-    st.builds(
-        Call, method=st.text(max_size=4), target=st.text(max_size=8), body=st.binary(max_size=8), headers=st.just({})
-    ),
-    st.builds(
-        Call, method=st.text(max_size=4), target=st.text(max_size=8), body=st.binary(max_size=8), headers=st.just({})
-    ),
+CALLS: Final = st.builds(
+    Call, method=st.text(max_size=4), target=st.text(max_size=8), body=st.binary(max_size=8), headers=st.just({})
 )
+
+
+@given(CALLS, CALLS)
 def test_no_call_stands_for_another(signed: Call, sent: Call) -> None:
     value = signer("b1").sign(ALICE, signed, receiver="b2 p")
 

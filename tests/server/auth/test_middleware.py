@@ -20,6 +20,7 @@ from scalable_topics.server.auth.caller import daemon, role
 from scalable_topics.server.auth.errors import Unauthenticated
 from scalable_topics.server.auth.forwarding import CALL_HEADER, HOP_HEADER, Call
 from scalable_topics.server.auth.middleware import (
+    _Attempt,
     acts,
     caller_of,
     forward_headers,
@@ -153,9 +154,13 @@ async def test_unknown_paths_are_404_and_methods_405(tmp_path: Path) -> None:
 
 
 async def test_a_route_without_an_action_keeps_the_daemon_from_starting(tmp_path: Path) -> None:
+    app = web.Application()
+    app.add_routes([web.get("/health", health), web.get("/more", undeclared, allow_head=False)])
+    secure(app, security_of(tmp_path))
+    app.freeze()
+
     with pytest.raises(RuntimeError, match="GET /more declares no action"):
-        async with serving(security_of(tmp_path), web.get("/more", undeclared, allow_head=False)):
-            pass
+        await app.startup()
 
 
 async def test_a_route_that_does_not_name_what_it_changes_keeps_the_daemon_from_starting() -> None:
@@ -218,17 +223,15 @@ async def test_a_header_that_http_itself_refuses_brings_no_token_into_the_log(
             answer = await reader.read(500)
             writer.close()
             await writer.wait_closed()
-            assert answer.startswith(b"HTTP/1.0 400") or answer.startswith(b"HTTP/1.1 400")
+            assert b" 400 " in answer.splitlines()[0]
 
     assert token not in caplog.text
 
 
-async def test_a_request_left_in_the_middle_is_audited_as_unknown(tmp_path: Path) -> None:
-    from scalable_topics.server.auth import middleware
-
+def test_a_request_left_in_the_middle_is_audited_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     written_down: list[str] = []
-    attempt = middleware._Attempt.__new__(middleware._Attempt)
-    attempt._write = lambda outcome, status=None: written_down.append(outcome)  # type: ignore[method-assign]
+    attempt = _Attempt.__new__(_Attempt)
+    monkeypatch.setattr(attempt, "_write", lambda outcome, _=None: written_down.append(outcome))
     for error in (asyncio.CancelledError(), RuntimeError("x"), web.HTTPNotFound(), web.HTTPNoContent()):
         attempt.ended(error)
 
