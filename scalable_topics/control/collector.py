@@ -6,6 +6,7 @@ after two checks that found nothing, further apart than any call can be late.
 
 import logging
 from collections.abc import Iterable
+from math import nan
 from typing import Final
 
 from msgspec import Struct
@@ -20,12 +21,15 @@ from scalable_topics.metadata.store import DeletePrefix
 from scalable_topics.model.errors import NotFound
 from scalable_topics.model.garbage import parse_garbage
 from scalable_topics.model.journal import JournalRow
+from scalable_topics.model.quantities import is_finite
 from scalable_topics.model.record import TopicRecord, TopicState
 from scalable_topics.model.segment import SegmentInfo, SegmentState
 from scalable_topics.model.subscription import DrainedMarker, SubscriptionState
-from scalable_topics.policy.retention import sweep
+from scalable_topics.policy.retention import retention_minutes, sweep
 from scalable_topics.segments.port import SegmentFacts
 
+RETENTION_PROPERTY: Final = "retentionMinutes"
+FOR_EVER: Final = -1.0
 MAX_PRUNED_AT_ONCE: Final = 50
 """A few writes for each, and an etcd takes 128 in one transaction."""
 
@@ -143,14 +147,29 @@ class Collector:
         return gone
 
     async def _retention_minutes(self) -> float:
-        topic = self._topic.now.properties.get("retentionMinutes")
-        if topic is not None:
-            return float(topic)
         name = self._topic.topic
         policies = await self._topic.around.repository.namespace_policies(name.tenant, name.namespace)
-        if policies is not None and policies.value.retention_minutes is not None:
-            return policies.value.retention_minutes
-        return self._topic.around.settings.retention_minutes
+        return retention_minutes(
+            topic=self._own_retention(),
+            namespace=policies.value.retention_minutes if policies is not None else None,
+            broker=self._topic.around.settings.retention_minutes,
+        )
+
+    def _own_retention(self) -> float | None:
+        """What the topic's property says. One that is no number keeps everything, and says so: nothing is deleted on
+        a misunderstanding.
+        """
+        text = self._topic.now.properties.get(RETENTION_PROPERTY)
+        if text is None:
+            return None
+        try:
+            minutes = float(text)
+        except ValueError:
+            minutes = nan
+        if not is_finite(minutes):
+            log.warning("%s=%r is no number, nothing is pruned topic=%s", RETENTION_PROPERTY, text, self._topic.topic)
+            return FOR_EVER
+        return minutes
 
     async def _delete_garbage(self) -> tuple[str, ...]:
         gone = [physical for physical in self._topic.now.garbage if await self._is_gone(physical)]

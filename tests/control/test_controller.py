@@ -164,6 +164,19 @@ def test_drained_segments_are_pruned_and_their_storage_deleted() -> None:
     run_virtual(collect())
 
 
+@pytest.mark.parametrize(("property_", "pruned"), [("0", (0,)), ("60", ()), ("-1", ()), ("soon", ()), ("nan", ())])
+def test_a_topics_own_retention_and_one_that_cannot_be_read(property_: str, pruned: tuple[int, ...]) -> None:
+    async def retain() -> None:
+        world = World()
+        async with daemons(world, "a") as members:
+            topic = await created(members, segments=1)
+            await topic.topic.update(lambda r: replace(r, properties={"retentionMinutes": property_}))
+            await topic.split({0: 2}, ME)
+            assert (await topic.collector.round()).pruned == pruned
+
+    run_virtual(retain())
+
+
 def test_a_topic_whose_leader_dies_is_finished_by_the_next() -> None:
     async def crash() -> None:
         world = World()

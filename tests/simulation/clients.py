@@ -176,7 +176,8 @@ class Reader:
     async def _drain(self, address: SegmentAddress) -> bool:
         served = await self.world.served(address)
         facts = await self.world.truth.describe(address)
-        if facts.subscriptions[self.subscription].backlog == 0:
+        cursor = facts.subscriptions.get(self.subscription)
+        if cursor is None or cursor.backlog == 0:
             return False
         self._generation += 1
         attachment: Attachment = await served.attach(
