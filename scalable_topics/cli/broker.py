@@ -2,23 +2,41 @@
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from scalable_topics.control.led_topic import ControlSettings
-from scalable_topics.metadata.etcd import EtcdSettings
-from scalable_topics.metadata.session import DEFAULT_TTL_SECONDS
+from scalable_topics.cli.config import add_configuration, configured
 from scalable_topics.model.errors import ScalableTopicsError
-from scalable_topics.model.paths import DEFAULT_ROOT
 from scalable_topics.server.app import run as run_daemon
 from scalable_topics.server.bodies import ReadyLine
-from scalable_topics.server.daemon import DaemonSettings
+from scalable_topics.server.configuration import Configuration, LogFormat, advice
+from scalable_topics.server.reloading import LOGGER
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+log = logging.getLogger(__name__)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line; an audit line has its fields beside its text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        audit = getattr(record, "audit", None)
+        if audit is not None:
+            fields["audit"] = audit
+        if record.exc_info or record.exc_text:
+            fields["trace"] = record.exc_text or self.formatException(record.exc_info or (None, None, None))
+        return json.dumps(fields)
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,40 +44,31 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "broker",
         help="run one daemon",
         description="Run a daemon that leads topics and serves their segments, until SIGTERM. Prints one line of JSON"
-        " when it is ready.",
+        " when it is ready. SIGHUP reads the configuration again.",
+        allow_abbrev=False,
     )
-
-    def option(name: str, **details: Any) -> None:
-        parser.add_argument(name, **details)
-
-    option("--etcd", action="append", required=True, metavar="URL", help="client URL of an etcd member; repeatable")
-    option("--data", type=Path, required=True, metavar="DIR", help="segments, shared by this machine's daemons")
-    option("--broker-id", required=True, metavar="NAME", help="of this daemon alone")
-    option("--port", type=int, default=0, help="on loopback (default: a free one)")
-    option("--root", default=DEFAULT_ROOT, help="prefix of all keys in etcd (default: %(default)s)")
-    option("--cluster", default="standalone", metavar="NAME", help="name in the marker (default: %(default)s)")
-    option("--ttl", type=int, default=DEFAULT_TTL_SECONDS, help="seconds of the lease (default: %(default)s)")
-    option("--gc-interval", type=float, default=300, help="seconds between collections (default: %(default)g)")
-    option("--log-level", default="INFO", help="to standard error (default: %(default)s)")
+    add_configuration(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    settings = DaemonSettings(
-        etcd=EtcdSettings(endpoints=tuple(options.etcd)),
-        data=options.data,
-        broker_id=options.broker_id,
-        root=options.root,
-        cluster_name=options.cluster,
-        ttl_seconds=options.ttl,
-        control=ControlSettings(gc_interval_seconds=options.gc_interval),
-    )
+    configuration = configured(options).configuration
+    _log_to_standard_error(configuration)
+    for line in advice(configuration):
+        log.warning("%s", line)
     try:
-        asyncio.run(run_daemon(settings, port=options.port, ready=_print_ready))
+        asyncio.run(run_daemon(configuration, reread=lambda: configured(options).configuration, ready=_print_ready))
     except BaseExceptionGroup as group:
         raise _refusal_in(group) or group from None
     return 0
+
+
+def _log_to_standard_error(configuration: Configuration) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    as_json = configuration.logging.format is LogFormat.JSON
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger(LOGGER).setLevel(configuration.logging.level)
 
 
 def _print_ready(line: ReadyLine) -> None:

@@ -205,7 +205,9 @@ class TopicController:
                 found = await self.topic.around.repository.topic(self.topic.topic)
                 if found is not None and found.value.incarnation == self.record.incarnation:
                     raise
-            return deleted(operation, at_ms=self.topic.around.now_ms())
+            finished = deleted(operation, at_ms=self.topic.around.now_ms())
+            self.topic.on_finished(finished)
+            return finished
 
     def abort(self, operation_id: str, reason: str) -> None:
         """Legal only while it is PREPARING; then its children become garbage."""
@@ -276,6 +278,7 @@ class TopicController:
         )
         if finished.kind is OperationKind.DELETE:
             self._gone.set()
+            self.topic.on_finished(finished)  # no record is left to tell it
         else:
             await self.topic.reach(Failpoint.COMMITTED_NOT_PUSHED)
         return finished

@@ -79,11 +79,15 @@ class LedTopic:
         around: Surroundings,
         *,
         leads: Callable[[], bool],
+        on_finished: Callable[[FinishedOperation], None] = lambda _: None,
     ) -> None:
-        """`leads`: may this leadership still be acted on? Asked before every step; the fences do not rely on it."""
+        """`leads`: may this leadership still be acted on? Asked before every step; the fences do not rely on it.
+        `on_finished` is told every operation that ends under it, once the store has it.
+        """
         self.leadership = leadership
         self.record = record
         self.around = around
+        self.on_finished = on_finished
         self._leads = leads
 
     @property
@@ -173,7 +177,12 @@ class LedTopic:
     def learn(self, record: Stored[TopicRecord]) -> None:
         """Two writes of ours may be answered in the wrong order."""
         if record.mod_revision > self.record.mod_revision:
-            self.record = record
+            before, self.record = self.now.recent_operations, record
+            if self.now.recent_operations != before:
+                remembered = {one.id for one in before}
+                for one in self.now.recent_operations:
+                    if one.id not in remembered:
+                        self.on_finished(one)
 
     async def reload(self) -> None:
         """Until the store answers."""

@@ -6,7 +6,7 @@ is remembered beyond that (pitfall 20).
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Final
@@ -21,10 +21,12 @@ from scalable_topics.metadata.repository import Deposed
 from scalable_topics.model.errors import Unavailable, WrongState
 from scalable_topics.model.layout import initial_layout
 from scalable_topics.model.names import TopicName
-from scalable_topics.model.operation import Operation, OperationKind, Phase
+from scalable_topics.model.operation import FinishedOperation, Operation, OperationKind, Phase
 from scalable_topics.model.record import TopicRecord, TopicState
 
 DEFAULT_CREATE_SECONDS: Final = 30.0
+
+FinishedListener = Callable[[TopicName, FinishedOperation], None]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class ControlService:
         self._leading: dict[TopicName, tuple[Leadership, asyncio.Task[None]]] = {}
         self._controllers: dict[TopicName, TopicController] = {}
         self._failures: dict[TopicName, str] = {}
+        self._finished_listeners: list[FinishedListener] = []
 
     @property
     def controllers(self) -> Mapping[TopicName, TopicController]:
@@ -55,6 +58,13 @@ class ControlService:
     def failures(self) -> Mapping[TopicName, str]:
         """Topics that this daemon leads and whose controller does not start, and why."""
         return MappingProxyType(self._failures)
+
+    def listen(self, listener: FinishedListener) -> Callable[[], None]:
+        """Be told every operation that ends under a leadership of this daemon, from now on; answers what ends it. A
+        listener must not wait. What it raises is logged, and nobody else notices.
+        """
+        self._finished_listeners.append(listener)
+        return lambda: self._finished_listeners.remove(listener)
 
     def is_idle(self, topic: TopicName) -> bool:
         """May leadership of it be given away now?"""
@@ -175,7 +185,13 @@ class ControlService:
         known = await self._around.repository.topic(leadership.topic)
         if known is None:
             return
-        led = LedTopic(leadership, known, self._around, leads=lambda: self._leads(leadership))
+        led = LedTopic(
+            leadership,
+            known,
+            self._around,
+            leads=lambda: self._leads(leadership),
+            on_finished=lambda finished: self._tell_finished(leadership, finished),
+        )
         controller = TopicController(led)
         self._controllers[leadership.topic] = controller
         clearing = asyncio.ensure_future(self._clear_failure(controller))
@@ -187,6 +203,13 @@ class ControlService:
     async def _clear_failure(self, controller: TopicController) -> None:
         await controller.wait_ready()
         self._failures.pop(controller.topic.topic, None)
+
+    def _tell_finished(self, leadership: Leadership, finished: FinishedOperation) -> None:
+        for listener in tuple(self._finished_listeners):
+            try:
+                listener(leadership.topic, finished)
+            except Exception:
+                log.exception("a listener failed topic=%s operation=%s", leadership.topic, finished.id)
 
     def _leads(self, leadership: Leadership) -> bool:
         return self._elections.led.get(leadership.topic) == leadership

@@ -6,6 +6,7 @@ session, whose end frees all that this daemon holds, ends last.
 
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,6 +38,7 @@ from scalable_topics.model.names import TopicName
 from scalable_topics.model.paths import DEFAULT_ROOT, StorePaths
 from scalable_topics.segments.embedded import open_segments
 from scalable_topics.segments.store import Segments
+from scalable_topics.server.configuration import Configuration
 
 PROBE_SECONDS: Final = 0.5
 """How long another daemon may take to say that it is there."""
@@ -65,6 +67,19 @@ class DaemonSettings(Struct, frozen=True, kw_only=True):
     control: ControlSettings = ControlSettings()
 
 
+def settings_of(configuration: Configuration, *, port: int) -> DaemonSettings:
+    """`port` is the one that was bound."""
+    return DaemonSettings(
+        etcd=configuration.etcd_settings(),
+        data=configuration.daemon.data_directory,
+        broker_id=configuration.broker_id(port),
+        root=configuration.store.root,
+        cluster_name=configuration.daemon.cluster_name,
+        ttl_seconds=configuration.session_ttl_seconds,
+        control=configuration.control_settings(),
+    )
+
+
 class Daemon:
     """To be made inside a running event loop, and kept `running`."""
 
@@ -74,11 +89,12 @@ class Daemon:
         self.store = EtcdStore(settings.etcd)
         self.repository = Repository(self.store, self.paths)
         self.segments = segments
-        self._http = http
-        info = BrokerInfo(
+        self.http = http
+        """For calls to other daemons."""
+        self.info = BrokerInfo(
             broker_id=settings.broker_id, broker_url=web_url, web_url=web_url, process=secrets.token_hex(8)
         )
-        self.keeper = SessionKeeper(self.store, self.paths, info, ttl_seconds=settings.ttl_seconds)
+        self.keeper = SessionKeeper(self.store, self.paths, self.info, ttl_seconds=settings.ttl_seconds)
         self.view = StoreView(self.store, self.paths)
         self.elections = Elections(self.store, self.paths, self.keeper, self.view, is_idle=self._is_idle)
         self.monitor = StoreMonitor(self.store)
@@ -155,19 +171,27 @@ class Daemon:
     async def _answers(self, info: BrokerInfo) -> bool:
         timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
         try:
-            async with self._http.get(f"{info.web_url}/health", timeout=timeout) as response:
+            async with self.http.get(f"{info.web_url}/health", timeout=timeout) as response:
                 return response.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
 
 @asynccontextmanager
-async def daemon(settings: DaemonSettings, *, web_url: str) -> AsyncIterator[Daemon]:
-    """A running daemon on its data directory; everything it opened is closed with the block."""
+async def daemon(
+    settings: DaemonSettings, *, web_url: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Daemon]:
+    """A running daemon on its data directory; everything it opened is closed with the block. `tls`: how the others are
+    called.
+    """
     async with AsyncExitStack() as stack:
         segments = await open_segments(settings.data)
         stack.push_async_callback(segments.close)
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=tls if tls is not None else True), auto_decompress=False
+            )
+        )
         yield await stack.enter_async_context(Daemon(settings, segments, http, web_url).running())
 
 

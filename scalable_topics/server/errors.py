@@ -95,6 +95,8 @@ def body_of(error: ScalableTopicsError) -> ErrorBody:
 
 def response(body: ErrorBody, *, status: int, location: str | None = None) -> web.Response:
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+    if status == STATUS["unauthenticated"]:
+        headers["WWW-Authenticate"] = "Bearer"
     if location is not None:
         headers["Location"] = location
     return web.Response(status=status, body=encode_json(body), content_type="application/json", headers=headers)

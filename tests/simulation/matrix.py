@@ -34,6 +34,7 @@ class Work(StrEnum):
     SPLIT = "split"
     MERGE = "merge"
     REBUCKET = "rebucket"
+    SUBSCRIBE = "subscribe"
     PRUNE = "prune"
     DELETE = "delete"
 
@@ -56,7 +57,8 @@ PASSED = {
     Work.SPLIT: _CHANGE,
     Work.MERGE: _CHANGE,
     Work.REBUCKET: _CHANGE,
-    Work.PRUNE: (F.CLEAN_UP_HALF_DONE,),
+    Work.SUBSCRIBE: (F.BEFORE_COMMIT_1, F.COMMIT_1_ANSWER_LOST, F.CURSOR_MISSING, F.COMMIT_3_ANSWER_LOST),
+    Work.PRUNE: (F.BEFORE_COMMIT_1, F.COMMIT_1_ANSWER_LOST, F.CLEAN_UP_HALF_DONE),
     Work.DELETE: (F.CLEAN_UP_HALF_DONE,),
 }
 
@@ -136,6 +138,9 @@ class _Cell:
             Work.SPLIT: lambda: controller.split({0: 2}, request),
             Work.MERGE: lambda: controller.merge([0, 1], request),
             Work.REBUCKET: lambda: controller.rebucket([0], 3, request),
+            Work.SUBSCRIBE: lambda: controller.subscriptions.create(
+                "other", SubscriptionType.STREAM, InitialPosition.EARLIEST
+            ),
             Work.DELETE: lambda: controller.delete(request),
             Work.PRUNE: lambda: self._prune(controller),
         }

@@ -132,6 +132,9 @@ class Authorizer:
             case CallerKind.ROLE:
                 return await self._by_role(caller.name, row.rule, resource)
 
+    def set_super_users(self, super_users: frozenset[str]) -> None:
+        self._super_users = super_users
+
     def forget(self, resource: Resource | None = None) -> None:
         """What was known of a tenant, a namespace or a topic itself; None = everything. What is being fetched now is
         not remembered either.

@@ -16,6 +16,7 @@ from scalable_topics.server.auth.table import TABLE, Action, Rule
 from scalable_topics.server.auth.tokens import DEFAULT_ROLE_CLAIM, TokenVerifier, bearer_token
 
 AUTHENTICATION_IS_OFF: Final = Verdict(allowed=True, because="authentication is off")
+AUTHORIZATION_IS_OFF: Final = Verdict(allowed=True, because="authorization is off")
 
 
 class SecuritySettings(Struct, frozen=True, kw_only=True):
@@ -46,6 +47,18 @@ class SecuritySettings(Struct, frozen=True, kw_only=True):
         return self.token_secret_key is not None or self.token_public_key is not None
 
 
+class HeldKeys:
+    """Keys that the configuration holds itself, instead of the files of `SecuritySettings`. Never shown."""
+
+    __slots__ = ("cluster_secrets", "token_key")
+
+    def __init__(
+        self, token_key: VerificationKey | None = None, cluster_secrets: tuple[bytes, ...] | None = None
+    ) -> None:
+        self.token_key = token_key
+        self.cluster_secrets = cluster_secrets
+
+
 class Security:
     """Who asks, and may they? Key files that cannot be read or are no keys are refused here, at the start."""
 
@@ -58,8 +71,13 @@ class Security:
         process: str,
         wall_clock: Callable[[], float],
         clock: Callable[[], float],
+        held: HeldKeys | None = None,
+        authorizes: bool = True,
     ) -> None:
-        self.authenticates = settings.authenticates
+        """`held` goes before files. Unless it `authorizes`, whoever has a token may do everything."""
+        self._held = held or HeldKeys()
+        self.authenticates = settings.authenticates or self._held.token_key is not None
+        self.authorizes = authorizes
         self.clock = clock
         self.authorizer = Authorizer(source, super_users=frozenset(settings.super_user_roles), clock=clock)
         self._token_key = _token_key(settings, clock)
@@ -69,10 +87,9 @@ class Security:
             else None
         )
         self._tokens: TokenVerifier | None = None
-        if self._token_key is not None:
-            key_file = self._token_key
+        if self.authenticates:
             self._tokens = TokenVerifier(
-                lambda: key_file.value,
+                self._key_in_force,
                 wall_clock=wall_clock,
                 role_claim=settings.token_auth_claim,
                 audience=settings.token_audience,
@@ -80,14 +97,33 @@ class Security:
             )
         self.signer: CallSigner | None = None
         """None = there is no cluster secret: tokens are passed on as they are."""
-        if self._secrets is not None:
-            secret_file = self._secrets
+        if self._held.cluster_secrets is not None or self._secrets is not None:
             self.signer = CallSigner(
-                lambda: secret_file.value,
+                self._secrets_in_force,
                 broker_id=broker_id,
                 identity=process_identity(broker_id, process),
                 wall_clock=wall_clock,
             )
+
+    def take(self, token_key: VerificationKey | None, super_users: Sequence[str]) -> None:
+        """What an operator has changed, from the next request on. Switching authentication on or off is no such
+        change: None leaves the key as it is.
+        """
+        if token_key is not None:
+            self._held.token_key = token_key
+        self.authorizer.set_super_users(frozenset(super_users))
+
+    def _key_in_force(self) -> VerificationKey:
+        if self._held.token_key is not None:
+            return self._held.token_key
+        assert self._token_key is not None, "there are tokens only with a key"  # noqa: S101
+        return self._token_key.value
+
+    def _secrets_in_force(self) -> tuple[bytes, ...]:
+        if self._held.cluster_secrets is not None:
+            return self._held.cluster_secrets
+        assert self._secrets is not None, "there is a signer only with a secret"  # noqa: S101
+        return self._secrets.value
 
     def reload(self) -> None:
         """Look at every key file now, as on SIGHUP."""
@@ -117,6 +153,8 @@ class Security:
             return AUTHENTICATION_IS_OFF
         if caller.kind is CallerKind.ANONYMOUS and TABLE[action].rule is not Rule.ANYONE:
             raise Unauthenticated("there is no token", remedy="send Authorization: Bearer with a token")
+        if not self.authorizes:
+            return AUTHORIZATION_IS_OFF
         return await self.authorizer.ensure(caller, action, resource)
 
 

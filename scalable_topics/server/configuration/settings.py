@@ -58,9 +58,9 @@ class Daemon(Struct, frozen=True, kw_only=True):
     """Embedded segments, shared by the daemons of one machine. Relative to where the daemon is started."""
     bind_address: Annotated[tuple[str, ...], Key(name="bindAddress", kind=kinds.HOSTS, flag="bind")] = ("127.0.0.1",)
     """Addresses to listen on. Loopback, because a daemon without authentication obeys whoever reaches it."""
-    web_service_port: Annotated[int, Key(name="webServicePort", kind=kinds.PORT, flag="port")] = 8180
-    """Port of REST and streams, on each address; 0 = a free one. Not 8080, which is the broker's beside us. It speaks
-    HTTPS when `tlsCertificateFilePath` is set.
+    web_service_port: Annotated[int, Key(name="webServicePort", kind=kinds.PORT, flag="port")] = 0
+    """Port of REST and streams, on each address; 0 = a free one, told when the daemon is ready. Where it must be found
+    take 8180, say: 8080 is the broker's beside us. It speaks HTTPS when `tlsCertificateFilePath` is set.
     """
     advertised_address: Annotated[str | None, Key(name="advertisedAddress", kind=kinds.HOST)] = None
     """Where other daemons and clients reach this one. Empty = the first address it is bound to, or the machine's name
@@ -115,33 +115,31 @@ class Topics(Struct, frozen=True, kw_only=True):
     """False: changes and streams are refused with 412 and nothing runs by itself. What is stored stays as it is, and
     true resumes.
     """
-    migration_enabled: Annotated[bool, Key(name="enableScalableTopicMigration", kind=kinds.FLAG, live=True)] = True
+    migration_enabled: Annotated[bool, Key(name="enableScalableTopicMigration", kind=kinds.FLAG)] = True
     """False: no regular topic becomes a scalable one (PIP-475's kill switch)."""
-    require_namespace: Annotated[bool, Key(name="requireNamespace", kind=kinds.FLAG, live=True)] = False
+    require_namespace: Annotated[bool, Key(name="requireNamespace", kind=kinds.FLAG)] = False
     """True: a topic is only made in a namespace that somebody created, as in Pulsar. False: a namespace is there when
     it is used, which suits a daemon by itself.
     """
     consumer_session_grace_seconds: Annotated[
         float,
-        Key(name="scalableTopicConsumerSessionGracePeriod", kind=kinds.DURATION, live=True, at_least=1, at_most=_DAY),
+        Key(name="scalableTopicConsumerSessionGracePeriod", kind=kinds.DURATION, at_least=1, at_most=_DAY),
     ] = 60
     """How long the segments of a consumer that is away are kept for it."""
-    sealed_drain_enabled: Annotated[bool, Key(name="scalableTopicSealedDrainEnabled", kind=kinds.FLAG, live=True)] = (
-        True
-    )
+    sealed_drain_enabled: Annotated[bool, Key(name="scalableTopicSealedDrainEnabled", kind=kinds.FLAG)] = True
     """A sealed segment's backlog may be shared by several consumers for as long as it lasts (PIP-486). False: it goes
     whole to one.
     """
     retention_minutes: Annotated[
         float,
-        Key(name="defaultRetentionTimeInMinutes", kind=kinds.MINUTES, live=True, at_least=-1),
+        Key(name="defaultRetentionTimeInMinutes", kind=kinds.MINUTES, at_least=-1),
     ] = 0
     """How long a drained segment is kept where neither its topic nor its namespace say; -1 = for ever. A plain number
     is minutes.
     """
     gc_interval_seconds: Annotated[
         float,
-        Key(name="scalableTopicGcInterval", kind=kinds.DURATION, live=True, flag="gc-interval", above=0, at_most=_DAY),
+        Key(name="scalableTopicGcInterval", kind=kinds.DURATION, flag="gc-interval", above=0, at_most=_DAY),
     ] = 300
     """How often drained segments are looked for and garbage is deleted."""
 
@@ -151,28 +149,28 @@ class AutoScale(Struct, frozen=True, kw_only=True):
     except the interval of evaluation and the two of load reports.
     """
 
-    enabled: Annotated[bool, Key(name="scalableTopicAutoScaleEnabled", kind=kinds.FLAG, live=True)] = True
+    enabled: Annotated[bool, Key(name="scalableTopicAutoScaleEnabled", kind=kinds.FLAG)] = True
     """False: nothing is split or merged by itself anywhere."""
-    mode: Annotated[AutoScaleMode, Key(name="scalableTopicAutoScaleMode", kind=_MODE, live=True)] = AutoScaleMode.AUTO
+    mode: Annotated[AutoScaleMode, Key(name="scalableTopicAutoScaleMode", kind=_MODE)] = AutoScaleMode.AUTO
     """auto acts; advise recommends and waits for a person."""
     interval_seconds: Annotated[
-        float, Key(name="scalableTopicAutoScaleInterval", kind=kinds.DURATION, live=True, at_least=1, at_most=_DAY)
+        float, Key(name="scalableTopicAutoScaleInterval", kind=kinds.DURATION, at_least=1, at_most=_DAY)
     ] = 60
     """Between two evaluations of a topic by its traffic. Consumers that come and go are answered at once."""
     max_segments: Annotated[
-        int, Key(name="scalableTopicMaxSegments", kind=kinds.COUNT, live=True, at_least=1, at_most=RING_SIZE)
+        int, Key(name="scalableTopicMaxSegments", kind=kinds.COUNT, at_least=1, at_most=RING_SIZE)
     ] = 64
     """Active segments at which splits stop. Bounds metadata and open ledgers of a topic."""
     min_segments: Annotated[
-        int, Key(name="scalableTopicMinSegments", kind=kinds.COUNT, live=True, at_least=1, at_most=RING_SIZE)
+        int, Key(name="scalableTopicMinSegments", kind=kinds.COUNT, at_least=1, at_most=RING_SIZE)
     ] = 1
     """Active segments at which merges stop."""
     max_dag_depth: Annotated[
-        int, Key(name="scalableTopicMaxDagDepth", kind=kinds.COUNT, live=True, at_least=0, at_most=_DEPTH)
+        int, Key(name="scalableTopicMaxDagDepth", kind=kinds.COUNT, at_least=0, at_most=_DEPTH)
     ] = 10
     """Merges in one lineage before merging stops for it. Never stops a split."""
     dag_depth_window_seconds: Annotated[
-        float, Key(name="scalableTopicDagDepthWindow", kind=kinds.DURATION, live=True, at_least=0)
+        float, Key(name="scalableTopicDagDepthWindow", kind=kinds.DURATION, at_least=0)
     ] = 3600
     """A segment that has stood for this long counts as depth 0: the cap is against churn, and a topic with day and
     night must still merge on its eleventh night. 0 = depth is never forgiven, PIP-483's letter.
@@ -182,76 +180,73 @@ class AutoScale(Struct, frozen=True, kw_only=True):
         Key(
             name="scalableTopicMaxNewSegmentsPerEvaluation",
             kind=kinds.COUNT,
-            live=True,
             at_least=1,
             at_most=RING_SIZE,
         ),
     ] = 1
     """How many segments one evaluation may add. 1 is PIP-483's one midpoint split; more reaches a steep load sooner."""
     split_cooldown_seconds: Annotated[
-        float, Key(name="scalableTopicSplitCooldown", kind=kinds.DURATION, live=True, at_least=0)
+        float, Key(name="scalableTopicSplitCooldown", kind=kinds.DURATION, at_least=0)
     ] = 60
     """At least this long between two automatic splits of a topic, so that a burst of triggers is one split."""
     merge_cooldown_seconds: Annotated[
-        float, Key(name="scalableTopicMergeCooldown", kind=kinds.DURATION, live=True, at_least=0)
+        float, Key(name="scalableTopicMergeCooldown", kind=kinds.DURATION, at_least=0)
     ] = 300
     """At least this long between two automatic merges of a topic. Longer than for splits: being too few hurts more."""
-    merge_window_seconds: Annotated[
-        float, Key(name="scalableTopicMergeWindow", kind=kinds.DURATION, live=True, at_least=0)
-    ] = 300
+    merge_window_seconds: Annotated[float, Key(name="scalableTopicMergeWindow", kind=kinds.DURATION, at_least=0)] = 300
     """How long both segments of a pair must have been cold before they are merged."""
     rebucket_cooldown_seconds: Annotated[
-        float, Key(name="scalableTopicRebucketCooldown", kind=kinds.DURATION, live=True, at_least=0)
+        float, Key(name="scalableTopicRebucketCooldown", kind=kinds.DURATION, at_least=0)
     ] = 60
     """At least this long between two automatic changes of a topic's buckets."""
     rebucket_down_window_seconds: Annotated[
-        float, Key(name="scalableTopicRebucketDownWindow", kind=kinds.DURATION, live=True, at_least=0)
+        float, Key(name="scalableTopicRebucketDownWindow", kind=kinds.DURATION, at_least=0)
     ] = 1800
     """How long fewer buckets must have been enough before they are lowered; 0 = never."""
     split_msg_rate_in_threshold: Annotated[
-        float, Key(name="scalableTopicSplitMsgRateInThreshold", kind=kinds.RATE, live=True, above=0)
+        float, Key(name="scalableTopicSplitMsgRateInThreshold", kind=kinds.RATE, above=0)
     ] = 10_000
     """Messages/s into one segment above which it is split."""
     split_bytes_rate_in_threshold: Annotated[
-        float, Key(name="scalableTopicSplitBytesRateInThreshold", kind=kinds.BYTE_RATE, live=True, above=0)
+        float, Key(name="scalableTopicSplitBytesRateInThreshold", kind=kinds.BYTE_RATE, above=0)
     ] = 50_000_000
     """Bytes/s into one segment above which it is split."""
     split_msg_rate_out_threshold: Annotated[
-        float, Key(name="scalableTopicSplitMsgRateOutThreshold", kind=kinds.RATE, live=True, above=0)
+        float, Key(name="scalableTopicSplitMsgRateOutThreshold", kind=kinds.RATE, above=0)
     ] = 50_000
     """Messages/s out of one segment, all subscriptions together, above which it is split."""
     split_bytes_rate_out_threshold: Annotated[
-        float, Key(name="scalableTopicSplitBytesRateOutThreshold", kind=kinds.BYTE_RATE, live=True, above=0)
+        float, Key(name="scalableTopicSplitBytesRateOutThreshold", kind=kinds.BYTE_RATE, above=0)
     ] = 250_000_000
     """Bytes/s out of one segment, all subscriptions together, above which it is split."""
     merge_msg_rate_in_threshold: Annotated[
-        float, Key(name="scalableTopicMergeMsgRateInThreshold", kind=kinds.RATE, live=True, at_least=0)
+        float, Key(name="scalableTopicMergeMsgRateInThreshold", kind=kinds.RATE, at_least=0)
     ] = 1_000
     """Two neighbours are merged when they are below all four merge thresholds. 0 = never merge; so for the next three.
     """
     merge_bytes_rate_in_threshold: Annotated[
-        float, Key(name="scalableTopicMergeBytesRateInThreshold", kind=kinds.BYTE_RATE, live=True, at_least=0)
+        float, Key(name="scalableTopicMergeBytesRateInThreshold", kind=kinds.BYTE_RATE, at_least=0)
     ] = 5_000_000
     """The same for bytes/s in."""
     merge_msg_rate_out_threshold: Annotated[
-        float, Key(name="scalableTopicMergeMsgRateOutThreshold", kind=kinds.RATE, live=True, at_least=0)
+        float, Key(name="scalableTopicMergeMsgRateOutThreshold", kind=kinds.RATE, at_least=0)
     ] = 5_000
     """The same for messages/s out."""
     merge_bytes_rate_out_threshold: Annotated[
-        float, Key(name="scalableTopicMergeBytesRateOutThreshold", kind=kinds.BYTE_RATE, live=True, at_least=0)
+        float, Key(name="scalableTopicMergeBytesRateOutThreshold", kind=kinds.BYTE_RATE, at_least=0)
     ] = 25_000_000
     """The same for bytes/s out."""
     split_vs_rebucket_min_msg_rate_in_threshold: Annotated[
-        float, Key(name="scalableTopicSplitVsRebucketMinMsgRateInThreshold", kind=kinds.RATE, live=True, at_least=0)
+        float, Key(name="scalableTopicSplitVsRebucketMinMsgRateInThreshold", kind=kinds.RATE, at_least=0)
     ] = 1_000
     """Consumers beyond the segments get a new segment above this many messages/s, and more buckets below it."""
     entry_bucket_budget: Annotated[
-        int, Key(name="scalableTopicEntryBucketBudget", kind=kinds.COUNT, live=True, at_least=0, at_most=RING_SIZE)
+        int, Key(name="scalableTopicEntryBucketBudget", kind=kinds.COUNT, at_least=0, at_most=RING_SIZE)
     ] = 4
     """Entry buckets of a whole topic, shared by its segments, when nobody asks for more."""
     entry_bucket_max_per_segment: Annotated[
         int,
-        Key(name="scalableTopicEntryBucketMaxPerSegment", kind=kinds.COUNT, live=True, at_least=1, at_most=RING_SIZE),
+        Key(name="scalableTopicEntryBucketMaxPerSegment", kind=kinds.COUNT, at_least=1, at_most=RING_SIZE),
     ] = 1024
     """The most entry buckets of one segment, and so the most consumers that can share it in order."""
     load_report_interval_seconds: Annotated[
@@ -261,7 +256,7 @@ class AutoScale(Struct, frozen=True, kw_only=True):
     """How often an owner samples the rates of its segments."""
     load_report_change_threshold: Annotated[
         float,
-        Key(name="scalableTopicLoadReportRateChangeThreshold", kind=kinds.SHARE, live=True, at_least=0, at_most=1),
+        Key(name="scalableTopicLoadReportRateChangeThreshold", kind=kinds.SHARE, at_least=0, at_most=1),
     ] = 0.25
     """A rate is written when it has moved by more than this share of what was last written."""
 
@@ -305,17 +300,15 @@ class Limits(Struct, frozen=True, kw_only=True):
         int, Key(name="httpMaxRequestHeaderSize", kind=kinds.SIZE, at_least=1 << 10, at_most=1 << 20)
     ] = 8 << 10
     """Of one header line, and of the request line."""
-    request_seconds: Annotated[
-        float, Key(name="httpRequestTimeout", kind=kinds.DURATION, live=True, at_least=1, at_most=3600)
-    ] = 60
+    request_seconds: Annotated[float, Key(name="httpRequestTimeout", kind=kinds.DURATION, at_least=1, at_most=3600)] = (
+        60
+    )
     """How long a request may take to arrive."""
     connections: Annotated[
         int, Key(name="maxHttpServerConnections", kind=kinds.COUNT, at_least=1, at_most=1_000_000)
     ] = 2048
     """At the same time, from everybody together."""
-    requests_per_second: Annotated[
-        float, Key(name="httpRequestsMaxPerSecond", kind=kinds.NUMBER, live=True, at_least=0)
-    ] = 0
+    requests_per_second: Annotated[float, Key(name="httpRequestsMaxPerSecond", kind=kinds.NUMBER, at_least=0)] = 0
     """From one address; more is refused with 429. 0 = no limit, as in Pulsar."""
 
 
