@@ -100,7 +100,8 @@ class EtcdMember:
         if process is None or process.returncode is not None:
             return
         process.send_signal(how)
-        process.send_signal(signal.SIGCONT)
+        if how is not signal.SIGKILL:  # which a paused process does not survive either
+            process.send_signal(signal.SIGCONT)
         try:
             await asyncio.wait_for(process.wait(), STOP_SECONDS)
         except TimeoutError:

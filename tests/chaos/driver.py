@@ -73,7 +73,8 @@ class Process:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             process.send_signal(number)
-            process.send_signal(signal.SIGCONT)
+            if number is not signal.SIGKILL:
+                process.send_signal(signal.SIGCONT)
             await process.wait()
 
     def lines(self) -> list[dict[str, Any]]:
