@@ -16,7 +16,7 @@ from scalable_topics.control.failpoints import Failpoint
 from scalable_topics.control.led_topic import OWNER_ERRORS, LedTopic
 from scalable_topics.control.lost_segments import make_lost_segment
 from scalable_topics.control.subscriptions import Subscriptions
-from scalable_topics.metadata.patience import in_words, keep_running
+from scalable_topics.metadata.patience import TRANSIENT, in_words
 from scalable_topics.metadata.repository import Conflict, Deposed
 from scalable_topics.model.autoscale_policy import AutoScalePolicy
 from scalable_topics.model.errors import NotFound, Unavailable, WrongState
@@ -99,10 +99,9 @@ class TopicController:
                 async with self._turn:
                     await self._start()
                 self._ready.set()
-                name = f"house-keeping of {self.topic.topic}"
-                housekeeping = tasks.create_task(keep_running(self._keep_house, name=name), name=name)
+                sweeping = tasks.create_task(self._sweep_for_ever(), name=f"sweeping {self.topic.topic}")
                 await self._gone.wait()
-                housekeeping.cancel()
+                sweeping.cancel()
         except* Deposed as group:
             raise Deposed(f"term {self.topic.leadership.term} is over", subject=str(self.topic.topic)) from group
         except* Exception as group:
@@ -124,17 +123,25 @@ class TopicController:
         await self.subscriptions.go_on()
         await self._roll_over(await self._look_at_segments())
 
-    async def _keep_house(self) -> None:
+    async def _sweep_for_ever(self) -> None:
+        """What a store that fails leaves undone is done the next time; the end of this leadership ends it."""
         while True:
             await asyncio.sleep(self.topic.around.settings.gc_interval_seconds)
             self.topic.ensure_leading()
-            if self.record.state is TopicState.ACTIVE:
-                await self.subscriptions.go_on()
-                ended = await self._look_at_segments()
-                if ended and self.record.operation is None:
-                    async with self._turn:
-                        await self._roll_over(ended)
-                await self.collect()
+            try:
+                await self._sweep()
+            except TRANSIENT as error:
+                log.warning("not swept, trying again later topic=%s: %s", self.topic.topic, in_words(error))
+
+    async def _sweep(self) -> None:
+        if self.record.state is not TopicState.ACTIVE:
+            return
+        await self.subscriptions.go_on()
+        ended = await self._look_at_segments()
+        if ended and self.record.operation is None:
+            async with self._turn:
+                await self._roll_over(ended)
+        await self.collect()
 
     async def collect(self) -> None:
         """One round of the collector; also asked for by people."""
