@@ -170,7 +170,8 @@ class _Broker:
     def _command(self) -> Sequence[str]:
         etcd = [f"--etcd={endpoint}" for endpoint in self._etcd.endpoints]
         data = f"--data={self._data / 'segments'}"
-        return [sys.executable, "-m", "scalable_topics", "broker", *etcd, data, f"--broker-id={self.broker_id}"]
+        free = "--port=0"
+        return [sys.executable, "-m", "scalable_topics", "broker", *etcd, data, free, f"--broker-id={self.broker_id}"]
 
     async def ready(self) -> RunningBroker:
         process = self._process
@@ -228,10 +229,10 @@ def _welcome(cluster: _Cluster) -> None:
         *(f"  {'etcd':10} {member.endpoint}  pid {member.pid}" for member in cluster.etcd),
         f"  data in {data}, logs in {data / 'logs'}",
         "",
-        f"There is a topic, {DEMO_TOPIC}, with one segment. Things to try (-L: any daemon takes you to the leader):",
-        f"  curl -sL {topic}",
-        f"  curl -sL -X POST '{topic}/split/0'",
-        f"  curl -sL -X PUT '{topic}/subscriptions/mine?type=STREAM'",
+        f"There is a topic, {DEMO_TOPIC}, with one segment. Things to try (any daemon will do):",
+        f"  curl -s {topic}",
+        f"  curl -s -X POST '{topic}/split/0'",
+        f"  curl -s -X PUT '{topic}/subscriptions/mine?type=STREAM'",
         f"  kill -9 {brokers[-1].pid}        # the others take its topics over",
         "",
         "Ctrl-C stops everything.",

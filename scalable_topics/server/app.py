@@ -13,7 +13,17 @@ from typing import Final
 from aiohttp import web
 
 from scalable_topics.model.errors import InvalidArgument
-from scalable_topics.server import segments, topics
+from scalable_topics.server import (
+    health,
+    metrics,
+    operations,
+    policies,
+    segments,
+    stats,
+    subscriptions,
+    tenants,
+    topics,
+)
 from scalable_topics.server.auth.authorizer import StoredGrants
 from scalable_topics.server.auth.middleware import acts, secure
 from scalable_topics.server.auth.security import Security
@@ -29,6 +39,11 @@ from scalable_topics.server.secured import client_tls, forget_what_changes, held
 STOP_SECONDS: Final = 2.0
 """What requests under way get when the daemon stops."""
 
+ROUTES: Final = (
+    *(topics.ROUTES, operations.ROUTES, subscriptions.ROUTES, policies.ROUTES, tenants.ROUTES, segments.ROUTES),
+    *(stats.ROUTES, health.ROUTES, metrics.ROUTES),
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -36,8 +51,13 @@ def application(of: Daemon, security: Security, *, max_body_bytes: int) -> web.A
     app = web.Application(middlewares=[answer_errors], client_max_size=max_body_bytes)
     app[DAEMON] = of
     app[SECURITY] = security
-    app.add_routes([*topics.ROUTES, *segments.ROUTES, web.get("/health", _health, allow_head=False)])
+    for part in (health, metrics):
+        part.install(app)
+    for routes in ROUTES:
+        app.add_routes(routes)
+    app.router.add_get("/health", _health, allow_head=False)
     secure(app, security)
+    app.middlewares.append(operations.refuse_unplanned)
     return app
 
 
@@ -71,6 +91,7 @@ async def run(
         serving = loop.create_task(_serve(configuration, reread, listening, ready), name="daemon")
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, serving.cancel)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # too early for a reload, and no reason to end
         try:
             await serving
         except asyncio.CancelledError:
@@ -98,7 +119,7 @@ async def _serve(
         )
         forget_what_changes(security, of.view, of.paths)
         await of.wait_ready()
-        async with _listening(of, security, configuration, listening, tls):
+        async with health.watched(of), _listening(of, security, configuration, listening, tls):
             reloading = Reloading(configuration, reread, security, tls)
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.reload)
             ready(ReadyLine(settings.broker_id, web_url, os.getpid()))
@@ -136,8 +157,9 @@ async def _listening(
     tls: ssl.SSLContext | None,
 ) -> AsyncIterator[None]:
     limits = configuration.limits
+    app = application(of, security, max_body_bytes=limits.body_bytes)
     runner = web.AppRunner(
-        application(of, security, max_body_bytes=limits.body_bytes),
+        app,
         access_log=None,
         shutdown_timeout=STOP_SECONDS,
         max_line_size=limits.header_bytes,
@@ -149,4 +171,5 @@ async def _listening(
             await web.SockSite(runner, one, ssl_context=tls).start()
         yield
     finally:
+        app[health.VITALS].leaving = True
         await runner.cleanup()

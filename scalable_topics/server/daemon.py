@@ -178,9 +178,7 @@ class Daemon:
 
 
 @asynccontextmanager
-async def daemon(
-    settings: DaemonSettings, *, web_url: str, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[Daemon]:
+async def daemon(settings: DaemonSettings, *, web_url: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Daemon]:
     """A running daemon on its data directory; everything it opened is closed with the block. `tls`: how the others are
     called.
     """

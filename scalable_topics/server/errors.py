@@ -55,7 +55,7 @@ STATUS: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 """By `ScalableTopicsError.kind`. 404 unknown, 409 wrong state, 412 malformed or a cap reached, 503 the store or the
-leader is away: try again. `not-leading` becomes 307 where the leader is known (`app.answer_errors`).
+leader is away: try again. `not-leading` becomes 307 for who asked not to be forwarded (`leading`).
 """
 
 log = logging.getLogger(__name__)

@@ -3,15 +3,11 @@
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Final
 
 from scalable_topics.model.errors import InvalidArgument
 from scalable_topics.server.auth.security import Security
 from scalable_topics.server.configuration import Configuration, changed, reloaded
 from scalable_topics.server.secured import load_certificate, token_key_of
-
-LOGGER: Final = "scalable_topics"
-"""Whose level is the configured one; other people's loggers keep theirs."""
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +46,7 @@ class Reloading:
         changes = changed(self.configuration, wanted)
         self._security.take(token_key, after.security.super_user_roles)
         self._security.reload()
-        logging.getLogger(LOGGER).setLevel(after.logging.level)
+        logging.getLogger().setLevel(after.logging.level)
         self.configuration = after
         for change in changes.applied:
             log.warning("reloaded %s", change)

@@ -13,7 +13,6 @@ from scalable_topics.server.auth.keys import VerificationKey, cluster_secrets, p
 from scalable_topics.server.auth.security import HeldKeys, Security, SecuritySettings
 from scalable_topics.server.configuration import Configuration, Secret
 
-
 T = TypeVar("T")
 
 

@@ -21,6 +21,8 @@ from scalable_topics.model.record import TopicRecord, decode_record
 from scalable_topics.model.segment import SegmentInfo, segment_address
 from scalable_topics.segments.errors import Terminated
 from scalable_topics.segments.port import EXCLUSIVE, Appended, Entry, Message, ServedSegment, StartAt
+from scalable_topics.server.auth.middleware import acts
+from scalable_topics.server.auth.table import Action
 from scalable_topics.server.bodies import (
     AckBody,
     AppendAnswer,
@@ -39,7 +41,7 @@ from scalable_topics.server.bodies import (
 from scalable_topics.server.daemon import Daemon
 from scalable_topics.server.errors import RefusedWithBody, body_of
 from scalable_topics.server.keys import DAEMON
-from scalable_topics.server.topics import topic_of
+from scalable_topics.server.leading import topic_of
 
 SEGMENT: Final = "/segments/{tenant}/{namespace}/{topic}/{id}"
 MAX_READ: Final = 1_000
@@ -50,6 +52,7 @@ _append: Final = msgspec.json.Decoder(AppendBody)
 _ack: Final = msgspec.json.Decoder(AckBody)
 
 
+@acts(Action.APPEND)
 async def append(request: web.Request) -> web.Response:
     """All messages or none, durable when answered. A sequence that is stored already answers where it is.
 
@@ -73,6 +76,7 @@ async def append(request: web.Request) -> web.Response:
     return json_response(AppendAnswer(tuple(AppendedBody(one.position, one.duplicate) for one in appended)))
 
 
+@acts(Action.READ)
 async def read(request: web.Request) -> web.Response:
     """Stored messages from a position on: `?from=earliest|latest|LEDGER:ENTRY&max=`. Moves no cursor."""
     start = _start(request.query.get("from", "earliest"))
@@ -86,6 +90,7 @@ async def read(request: web.Request) -> web.Response:
     return json_response(ReadAnswer(tuple(entry_body(entry) for entry in entries)))
 
 
+@acts(Action.ACKNOWLEDGE)
 async def ack(request: web.Request) -> web.Response:
     """Acknowledge everything up to a position, as the only consumer of the subscription."""
     body = await read_body(request, _ack)
@@ -102,6 +107,7 @@ async def ack(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
+@acts(Action.DESCRIBE_SEGMENT)
 async def describe(request: web.Request) -> web.Response:
     """What it is and how far everybody has read. Any daemon answers."""
     topic, segment_id, incarnation = _target(request)

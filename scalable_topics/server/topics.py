@@ -1,180 +1,141 @@
-"""`/admin/v2/scalable/{tenant}/{namespace}/{topic}`: make, read, change and delete a scalable topic."""
+"""`/admin/v2/scalable/{tenant}/{namespace}[/{topic}]`: list, make, read and delete scalable topics."""
 
+import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from aiohttp import web
-from msgspec.structs import replace
+from msgspec import Struct
 
-from scalable_topics.control.controller import Request, TopicController, etag
-from scalable_topics.control.service import NotLeading
-from scalable_topics.model.errors import InvalidArgument, NotFound
-from scalable_topics.model.names import Domain, TopicName
-from scalable_topics.model.record import encode_record
-from scalable_topics.model.subscription import InitialPosition, SubscriptionType
-from scalable_topics.server.bodies import CollectAnswer, json_response, read_body, whole_number
+from scalable_topics.control.controller import TopicController, etag
+from scalable_topics.metadata.view import ViewState
+from scalable_topics.model.codec import decode_json
+from scalable_topics.model.errors import DecodeError, InvalidArgument, NotFound
+from scalable_topics.model.names import TopicName
+from scalable_topics.model.record import TopicRecord, decode_record, encode_record
+from scalable_topics.policy.property_index import topics_with
+from scalable_topics.server.auth.middleware import acts
+from scalable_topics.server.auth.table import Action
+from scalable_topics.server.bodies import json_response, read_body, whole_number
 from scalable_topics.server.daemon import Daemon
-from scalable_topics.server.errors import RefusedWithBody, body_of
 from scalable_topics.server.keys import DAEMON
+from scalable_topics.server.known import store_or_view
+from scalable_topics.server.leading import asked, by_leader, namespace_of, topic_of
 
-TOPIC: Final = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
-SUBSCRIPTION: Final = f"{TOPIC}/subscriptions/{{subscription}}"
-QUEUE_SECONDS: Final = 30.0
-"""How long a change may wait for its turn."""
-
-_properties: Final = msgspec.json.Decoder(dict[str, str])
-
-
-def topic_of(request: web.Request) -> TopicName:
-    found = request.match_info
-    return TopicName(Domain.TOPIC, found["tenant"], found["namespace"], found["topic"])
+NAMESPACE: Final = "/admin/v2/scalable/{tenant}/{namespace}"
+TOPIC: Final = f"{NAMESPACE}/{{topic}}"
+AT_ONCE: Final = 200
+"""Records looked at before others get a turn: a namespace may hold ten thousand topics."""
 
 
+class _Properties(Struct):
+    """All that a filter needs of a record."""
+
+    properties: dict[str, str] = {}
+
+
+_body: Final = msgspec.json.Decoder(dict[str, str] | None)
+_decoder: Final = msgspec.json.Decoder(_Properties)
+
+
+@acts(Action.LIST_TOPICS)
+async def list_topics(request: web.Request) -> web.Response:
+    """All of a namespace, sorted; `?property=k=v`, repeatable, leaves those that have all of these."""
+    of = request.app[DAEMON]
+    tenant, namespace = namespace_of(request)
+    wanted = _wanted(request)
+    topics, headers = await store_or_view(
+        of,
+        lambda: of.repository.topics(tenant, namespace),
+        lambda state: [
+            topic
+            for key in state.items
+            if key.startswith(of.paths.index_of(tenant, namespace))
+            and (topic := of.paths.topic_of_index(key)) is not None
+        ],
+    )
+    if not wanted:
+        return json_response(sorted(map(str, topics)), headers=headers)
+    properties: dict[str, Mapping[str, str]] = {}
+    for number, topic in enumerate(topics):
+        if number % AT_ONCE == AT_ONCE - 1:
+            await asyncio.sleep(0)
+        properties[str(topic)] = await _properties(of, topic)
+    return json_response(topics_with(properties, wanted), headers=headers)
+
+
+@acts(Action.CREATE_TOPIC)
 async def create(request: web.Request) -> web.Response:
-    """204 when its segments are there. Any daemon does it."""
+    """204 when its segments are there. Any daemon does it. The body, if there is one, is its properties."""
     service = request.app[DAEMON].control
     text = request.query.get("segments", request.query.get("numInitialSegments", "1"))
-    properties = await read_body(request, _properties) if request.can_read_body else {}
+    properties = await read_body(request, _body) if request.can_read_body else None
     topic, segments = topic_of(request), whole_number(text, name="segments")
-    await service.create(topic, segments=segments, request=_asked(request), properties=properties)
+    await service.create(topic, segments=segments, request=asked(request), properties=properties or {})
     await service.wait_active(topic)
     return web.Response(status=204)
 
 
+@acts(Action.GET_METADATA)
 async def read(request: web.Request) -> web.Response:
-    """The record, as the store has it at this moment."""
-    topic = topic_of(request)
-    known = await request.app[DAEMON].repository.topic(topic)
-    if known is None:
-        raise NotFound("there is no such topic", subject=str(topic))
-    headers = {"ETag": f'"{etag(known.value)}"'}
-    return web.Response(body=encode_record(known.value), content_type="application/json", headers=headers)
-
-
-async def delete(request: web.Request) -> web.Response:
-    controller = await _controller(request)
-    await controller.delete(_asked(request))
-    return web.Response(status=204)
-
-
-async def split(request: web.Request) -> web.Response:
-    controller = await _controller(request)
-    ways = whole_number(request.query.get("ways", "2"), name="ways")
-    return json_response(await controller.split({_segment_id(request, "id"): ways}, _asked(request)))
-
-
-async def merge(request: web.Request) -> web.Response:
-    controller = await _controller(request)
-    segment_ids = _segment_id(request, "a"), _segment_id(request, "b")
-    return json_response(await controller.merge(segment_ids, _asked(request)))
-
-
-async def rebucket(request: web.Request) -> web.Response:
-    controller = await _controller(request)
-    text = request.query.get("bucketCount")
-    if text is None:
-        raise InvalidArgument("no bucketCount is given", remedy="add ?bucketCount=N")
-    buckets = whole_number(text, name="bucketCount")
-    return json_response(await controller.rebucket([_segment_id(request, "id")], buckets, _asked(request)))
-
-
-async def collect(request: web.Request) -> web.Response:
-    """One round of the collector, now."""
-    controller = await _controller(request)
-    swept = await controller.collector.round()
-    return json_response(CollectAnswer(swept.pruned, swept.deleted, swept.orphans))
-
-
-async def subscribe(request: web.Request) -> web.Response:
-    """204 when it is READY. One that is there already is left as it is."""
-    controller = await _controller(request)
-    kind = SubscriptionType.parse(request.query.get("type", SubscriptionType.STREAM))
-    position = _position(request.query.get("position", InitialPosition.EARLIEST))
-    await controller.subscriptions.create(request.match_info["subscription"], kind, position)
-    return web.Response(status=204)
-
-
-async def unsubscribe(request: web.Request) -> web.Response:
-    controller = await _controller(request)
-    await controller.subscriptions.delete(request.match_info["subscription"])
-    return web.Response(status=204)
-
-
-async def seek(request: web.Request) -> web.Response:
-    text = request.query.get("timestamp")
-    if text is None:
-        raise InvalidArgument("no timestamp is given", remedy="add ?timestamp=MILLISECONDS, or use skip-all")
-    return await _seek(request, whole_number(text, name="timestamp"))
-
-
-async def skip_all(request: web.Request) -> web.Response:
-    return await _seek(request, None)
-
-
-async def _seek(request: web.Request, to_ms: int | None) -> web.Response:
-    controller = await _controller(request)
-    name, key = request.match_info["subscription"], request.headers.get("Idempotency-Key")
-    await controller.subscriptions.seek(name, to_ms, request_key=key)
-    return web.Response(status=204)
-
-
-async def _controller(request: web.Request) -> TopicController:
-    """Of this daemon, if it leads the topic; otherwise a refusal that names the leader."""
-    daemon, topic = request.app[DAEMON], topic_of(request)
-    try:
-        return daemon.control.controller(topic)
-    except NotLeading as error:
-        if await daemon.repository.topic(topic) is None:
-            raise NotFound("there is no such topic", subject=str(topic)) from None
-        leader = _leader_elsewhere(daemon, topic)
-        if leader is None:
-            raise
-        body = replace(body_of(error), broker_id=leader[0], web_url=leader[1])
-        raise RefusedWithBody(error, body) from None
-
-
-def _leader_elsewhere(daemon: Daemon, topic: TopicName) -> tuple[str, str] | None:
-    leader = daemon.leader_of(topic)
-    if leader is None or leader.broker_id == daemon.settings.broker_id:
-        return None
-    return leader.broker_id, leader.web_url
-
-
-def _asked(request: web.Request) -> Request:
-    tag = request.headers.get("If-Match")
-    return Request(
-        by="rest",
-        reason=request.query.get("reason", ""),
-        key=request.headers.get("Idempotency-Key"),
-        if_match=tag.strip('"') if tag is not None else None,
-        force=request.query.get("force") == "true",
-        wait_seconds=QUEUE_SECONDS,
+    """The record as the store has it at this moment, or marked as older."""
+    record, headers = await read_record(request.app[DAEMON], topic_of(request))
+    return web.Response(
+        body=encode_record(record), content_type="application/json", headers={**headers, "ETag": f'"{etag(record)}"'}
     )
 
 
-def _segment_id(request: web.Request, name: str) -> int:
-    return whole_number(request.match_info[name], name="segment")
+@acts(Action.DELETE_TOPIC)
+@by_leader
+async def delete(request: web.Request, controller: TopicController) -> web.Response:
+    await controller.delete(asked(request))
+    return web.Response(status=204)
 
 
-def _position(text: str) -> InitialPosition:
+async def read_record(of: Daemon, topic: TopicName) -> tuple[TopicRecord, Mapping[str, str]]:
+    """And the headers that say how old it is. `NotFound` if there is none."""
+
+    async def from_store() -> TopicRecord | None:
+        known = await of.repository.topic(topic)
+        return known.value if known is not None else None
+
+    def from_view(state: ViewState) -> TopicRecord | None:
+        item = state.items.get(of.paths.record(topic))
+        return decode_record(item.value, subject=str(topic)) if item is not None else None
+
+    record, headers = await store_or_view(of, from_store, from_view)
+    if record is None:
+        raise NotFound("there is no such topic", subject=str(topic))
+    return record, headers
+
+
+async def _properties(of: Daemon, topic: TopicName) -> Mapping[str, str]:
+    """As the view has them; of a topic so new that it has none yet, as the store has them."""
+    item = of.view.state.items.get(of.paths.record(topic))
+    if item is None:
+        known = await of.repository.topic(topic)
+        return known.value.properties if known is not None else {}
     try:
-        return InitialPosition(text)
-    except ValueError:
-        raise InvalidArgument(
-            f"{text!r} is not a position", remedy=f"use one of {', '.join(InitialPosition)}"
-        ) from None
+        return decode_json(item.value, _decoder, subject=str(topic)).properties
+    except DecodeError:
+        return {}
+
+
+def _wanted(request: web.Request) -> Mapping[str, str]:
+    wanted: dict[str, str] = {}
+    for text in request.query.getall("property", []):
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidArgument(f"{text!r} is not a filter", remedy="write ?property=name=value")
+        if wanted.setdefault(name, value) != value:
+            raise InvalidArgument(f"no topic has two values of {name!r}", remedy="filter by one of them")
+    return wanted
 
 
 ROUTES: Final = (
+    web.get(NAMESPACE, list_topics, allow_head=False),
     web.put(TOPIC, create),
     web.get(TOPIC, read, allow_head=False),
     web.delete(TOPIC, delete),
-    web.post(f"{TOPIC}/split/{{id}}", split),
-    web.post(f"{TOPIC}/merge/{{a}}/{{b}}", merge),
-    web.post(f"{TOPIC}/rebucket/{{id}}", rebucket),
-    web.post(f"{TOPIC}/collect", collect),
-    web.put(SUBSCRIPTION, subscribe),
-    web.delete(SUBSCRIPTION, unsubscribe),
-    web.post(f"{SUBSCRIPTION}/seek", seek),
-    web.post(f"{SUBSCRIPTION}/skip-all", skip_all),
 )

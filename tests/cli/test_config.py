@@ -43,13 +43,13 @@ def test_check_tells_all_that_is_wrong(capsys: pytest.CaptureFixture[str], monke
 
 
 def test_check_tells_what_a_reload_would_do(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("old.toml").write_text("scalableTopicMaxSegments = 32\n")
+    Path("old.toml").write_text("logLevel = 'DEBUG'\n")
     Path("new.toml").write_text("bindAddress = '0.0.0.0'\nallowUnauthenticatedAccess = true\n")
 
     assert main(["config", "check", "--config", "new.toml", "--since", "old.toml"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "note: allowUnauthenticatedAccess: whoever reaches the port may delete everything",
-        "at run time: scalableTopicMaxSegments: 32 -> 64",
+        'at run time: logLevel: "DEBUG" -> "INFO"',
         'needs a restart: bindAddress: ["127.0.0.1"] -> ["0.0.0.0"]',
         "needs a restart: allowUnauthenticatedAccess: false -> true",
         "the configuration is right",

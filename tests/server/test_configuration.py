@@ -74,7 +74,7 @@ def test_the_defaults_are_those_of_what_is_built_from_them() -> None:
     assert configuration.control_settings() == ControlSettings()
     assert configuration.session_ttl_seconds == DEFAULT_TTL_SECONDS
     assert configuration.store.root == DEFAULT_ROOT
-    assert configuration.listen_addresses() == (("127.0.0.1", 8180),)
+    assert configuration.listen_addresses() == (("127.0.0.1", 0),)
     assert configuration.broker_id(8180) == "127.0.0.1:8180"
     assert configuration.web_url(8180) == "http://127.0.0.1:8180"
 
@@ -227,7 +227,7 @@ level = "INFO"
         ("scalableTopicLoadReportRateChangeThreshold", "25", "2500% is too much (give at most 100%)"),
         ("scalableTopicAutoScaleMode", '"manual"', "'manual' is none of the words (use one of auto, advise)"),
         ("defaultRetentionTimeInMinutes", "-2", "-2 is too little (give -1 or more)"),
-        ("metadataStoreSessionTimeout", "1", "1s is too little (give 3s or more)"),
+        ("metadataStoreSessionTimeout", "1", "1s is too little (give 2s or more)"),
         ("metadataStoreSessionTimeout", "3.5", "must be whole seconds"),
         ("metadataStoreRoot", '"topics"', "'topics' is not a prefix of keys"),
         ("etcdEndpoints", '["localhost:2379"]', "'localhost:2379' is not an endpoint"),
@@ -421,17 +421,17 @@ def test_a_reload_applies_what_it_can_and_names_the_rest() -> None:
     before = Configuration()
     wanted = load(
         environment={
-            "SCALABLE_TOPICS_SCALABLE_TOPIC_MAX_SEGMENTS": "128",
+            "SCALABLE_TOPICS_SUPER_USER_ROLES": "root",
             "SCALABLE_TOPICS_TOKEN_SECRET_KEY": KEY,
             "SCALABLE_TOPICS_WEB_SERVICE_PORT": "9000",
         }
     )
     applied, needs_restart = changed(before, wanted)
 
-    assert [str(change) for change in applied] == ["scalableTopicMaxSegments: 64 -> 128", 'tokenSecretKey: "" -> "***"']
-    assert [str(change) for change in needs_restart] == ["webServicePort: 8180 -> 9000"]
+    assert [str(change) for change in applied] == ['tokenSecretKey: "" -> "***"', 'superUserRoles: [] -> ["root"]']
+    assert [str(change) for change in needs_restart] == ["webServicePort: 0 -> 9000"]
     after = reloaded(before, wanted)
-    assert (after.autoscale.max_segments, after.daemon.web_service_port) == (128, 8180)
+    assert (after.security.super_user_roles, after.daemon.web_service_port) == (("root",), 0)
     assert changed(after, wanted) == ((), needs_restart)
     assert changed(wanted, wanted) == ((), ())
 

@@ -99,7 +99,7 @@ class MetadataStore(Struct, frozen=True, kw_only=True):
     """Prefix of all our keys. PIP-468's paths follow it."""
     session_seconds: Annotated[
         float,
-        Key(name="metadataStoreSessionTimeout", kind=kinds.DURATION, flag="ttl", at_least=3, at_most=3600),
+        Key(name="metadataStoreSessionTimeout", kind=kinds.DURATION, flag="ttl", at_least=2, at_most=3600),
     ] = 10
     """Of the lease, in whole seconds: how long a daemon that died still counts. Shorter fails over sooner, and takes a
     pause for a death sooner.
