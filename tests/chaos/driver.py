@@ -105,8 +105,9 @@ class Chaos:
             try:
                 async with aclosing(self.store.watch(f"{PATHS.root}/", after_revision=self.seen)) as watch:
                     async for batch in watch:
-                        self.events += batch.events
-                        self.seen = batch.revision
+                        if batch.events:  # a sign of life may be from before or after what was told
+                            self.events += batch.events
+                            self.seen = batch.revision
             except Unavailable:
                 await asyncio.sleep(0.1)
 
