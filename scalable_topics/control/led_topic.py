@@ -16,6 +16,7 @@ from scalable_topics.metadata.leadership import Leadership
 from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.repository import Conflict, Deposed, Repository, Stored
 from scalable_topics.metadata.store import Compare, Write
+from scalable_topics.model.autoscale_policy import AutoScalePolicyOverride
 from scalable_topics.model.errors import LeaseLost, NoSpace, NotFound, Unavailable, UnknownOutcome
 from scalable_topics.model.journal import JournalRow
 from scalable_topics.model.names import TopicName
@@ -61,6 +62,8 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """Are segments served by our own daemons? Then the children's first owners are named when they are announced, so
     that no writer waits for somebody to claim one.
     """
+    autoscale: AutoScalePolicyOverride | None = None
+    """The cluster's level of the autoscale policy: its caps hold for what people ask for too."""
     settings: ControlSettings = ControlSettings()
     failpoints: Failpoints = NoFailpoints()
 

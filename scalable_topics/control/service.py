@@ -18,6 +18,7 @@ from scalable_topics.metadata.elections import Elections
 from scalable_topics.metadata.leadership import Leadership
 from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.repository import Deposed
+from scalable_topics.model.autoscale_policy import effective_policy
 from scalable_topics.model.errors import Unavailable, WrongState
 from scalable_topics.model.layout import initial_layout
 from scalable_topics.model.names import TopicName
@@ -192,7 +193,9 @@ class ControlService:
             leads=lambda: self._leads(leadership),
             on_finished=lambda finished: self._tell_finished(leadership, finished),
         )
-        controller = TopicController(led)
+        controller = TopicController(
+            led, policy=lambda: effective_policy(self._around.autoscale, led.now.auto_scale_policy).policy
+        )
         self._controllers[leadership.topic] = controller
         clearing = asyncio.ensure_future(self._clear_failure(controller))
         try:

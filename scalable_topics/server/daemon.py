@@ -32,6 +32,7 @@ from scalable_topics.metadata.patience import TRANSIENT, Backoff, in_words
 from scalable_topics.metadata.repository import Repository
 from scalable_topics.metadata.session import DEFAULT_TTL_SECONDS, BrokerInfo, SessionKeeper, decode_broker
 from scalable_topics.metadata.view import StoreView
+from scalable_topics.model.autoscale_policy import AutoScalePolicyOverride
 from scalable_topics.model.codec import decode_json
 from scalable_topics.model.errors import DecodeError
 from scalable_topics.model.names import TopicName
@@ -64,6 +65,8 @@ class DaemonSettings(Struct, frozen=True, kw_only=True):
     """Of the lease: how long a daemon that died still counts."""
     sweep_seconds: float = SWEEP_SECONDS
     """Between two heartbeats."""
+    autoscale: AutoScalePolicyOverride | None = None
+    """The cluster's level of the autoscale policy, beneath the topics' own."""
     control: ControlSettings = ControlSettings()
 
 
@@ -77,6 +80,7 @@ def settings_of(configuration: Configuration, *, port: int) -> DaemonSettings:
         cluster_name=configuration.daemon.cluster_name,
         ttl_seconds=configuration.session_ttl_seconds,
         control=configuration.control_settings(),
+        autoscale=configuration.policy_override(),
     )
 
 
@@ -108,6 +112,7 @@ class Daemon:
             new_id=lambda: secrets.token_hex(8),
             may_seal=self._may_seal,
             daemons_own_segments=True,
+            autoscale=settings.autoscale,
             settings=settings.control,
             failpoints=failpoints_from_environment(),
         )

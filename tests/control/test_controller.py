@@ -164,6 +164,19 @@ def test_drained_segments_are_pruned_and_their_storage_deleted() -> None:
     run_virtual(collect())
 
 
+def test_the_caps_of_the_cluster_hold_until_the_topic_has_its_own() -> None:
+    async def capped() -> None:
+        world = World()
+        async with daemons(world, "a", autoscale={"maxSegments": 2}) as members:
+            topic = await created(members, segments=1)
+            with pytest.raises(CapReached, match="maxSegments 2"):
+                await topic.split({0: 3}, ME)
+            await topic.topic.update(lambda r: replace(r, auto_scale_policy={"maxSegments": 3}))
+            assert (await topic.split({0: 3}, ME)).outcome is Outcome.DONE
+
+    run_virtual(capped())
+
+
 @pytest.mark.parametrize(("property_", "pruned"), [("0", (0,)), ("60", ()), ("-1", ()), ("soon", ()), ("nan", ())])
 def test_a_topics_own_retention_and_one_that_cannot_be_read(property_: str, pruned: tuple[int, ...]) -> None:
     async def retain() -> None:

@@ -15,6 +15,7 @@ from scalable_topics.metadata.memory import MemoryStore
 from scalable_topics.metadata.repository import Repository
 from scalable_topics.metadata.session import BrokerInfo, SessionKeeper
 from scalable_topics.metadata.view import StoreView
+from scalable_topics.model.autoscale_policy import AutoScalePolicyOverride
 from scalable_topics.model.names import TopicName
 from scalable_topics.model.paths import StorePaths
 from scalable_topics.model.record import TopicRecord
@@ -58,6 +59,7 @@ class Daemon:
         segments: SegmentStore | None = None,
         settings: ControlSettings | None = None,
         failpoints: Failpoints | None = None,
+        autoscale: AutoScalePolicyOverride | None = None,
     ) -> None:
         self.world = world
         self.name = name
@@ -74,6 +76,7 @@ class Daemon:
             new_id=world.new_id,
             may_seal=self.may_seal,
             daemons_own_segments=True,
+            autoscale=autoscale,
             settings=settings or ControlSettings(),
             failpoints=failpoints or NoFailpoints(),
         )
